@@ -16,10 +16,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "flink-tests.md"
 NAMED = re.compile(r"`((?:tests|src)/\S+\.py)::(\w+)`")
 ROW = re.compile(r"^\| `(\w+)` \| (.+?) \| (.+) \|$", re.MULTILINE)
-NUMBERS = re.compile(
-    r"Of (\d+) tests, (\d+) have a counterpart, (\d+) wait for a feature that is planned, and (\d+) have none"
-)
-NONE, LATER = "no counterpart: ", "later: "
+NUMBERS = re.compile(r"Of (\d+) tests, (\d+) have a counterpart, and (\d+) have none")
+NONE = "no counterpart: "
 
 
 def rows() -> list[tuple[str, str, str]]:
@@ -49,10 +47,10 @@ def test_named_test_exists(file: str, name: str) -> None:
 
 def test_every_row_has_a_test_or_a_reason() -> None:
     for test, checks, here in rows():
-        has_reason = here.startswith((NONE, LATER)) and len(here.split()) > 3
+        has_reason = here.startswith(NONE) and len(here.split()) > 3
         assert checks, test
         assert NAMED.search(here) or has_reason, test
-        assert here.startswith((NONE, LATER, "`")), test
+        assert here.startswith((NONE, "`")), test
 
 
 def test_every_table_is_read() -> None:
@@ -65,12 +63,11 @@ def test_every_table_is_read() -> None:
 
 def test_numbers_are_those_of_the_tables() -> None:
     reasons = [here for _, _, here in rows() if here.startswith(NONE)]
-    planned = [here for _, _, here in rows() if here.startswith(LATER)]
-    tested = len(rows()) - len(reasons) - len(planned)
+    tested = len(rows()) - len(reasons)
     text = " ".join(PAGE.read_text().split())
     found = NUMBERS.search(text)
     assert found
-    assert tuple(map(int, found.groups())) == (len(rows()), tested, len(planned), len(reasons))
+    assert tuple(map(int, found.groups())) == (len(rows()), tested, len(reasons))
     counterparts = {named for _, _, here in rows() if here.startswith("`") for named in NAMED.findall(here)}
     assert f"The {tested} name {len(counterparts)} tests of this repository" in text
 

@@ -123,6 +123,19 @@ class TransactionalLog(Protocol):
 
 
 @runtime_checkable
+class GroupOffsets(Protocol):
+    """A source that consumer groups read: a topic."""
+
+    def read_group(self, group: str) -> Offsets:
+        """Return the offsets that a consumer group has committed, by partition; others are left out.
+
+        Raises:
+            InvalidPipeline: consumers of the group are at work, so that its offsets move on.
+            NotCommitted: the group cannot be read.
+        """
+
+
+@runtime_checkable
 class EncodedRecords(Protocol):
     """A source whose records have to be decoded: a topic. Some may be bad, and some may name registered schemas."""
 

@@ -11,6 +11,7 @@ from onceonly.checkpoint.boundary_search import TOO_FAR
 from onceonly.checkpoint.commands import PLAN_AGAIN
 from onceonly.checkpoint.interfaces import (
     FirstRecord,
+    GroupOffsets,
     OpenTransaction,
     Source,
     TransactionalLog,
@@ -19,7 +20,7 @@ from onceonly.checkpoint.offsets import Boundary, Interval, Offsets, TopicLog, T
 from onceonly.checkpoint.sink import RowLocation
 from onceonly.errors import Busy, InvalidPipeline, SourceLost
 from onceonly.pipeline.definition import Pipeline, find_source
-from onceonly.pipeline.sources import EARLIEST, LATEST, SourceConfig
+from onceonly.pipeline.sources import EARLIEST, LATEST, OF_GROUP, SourceConfig
 from onceonly.statetable.view import View
 
 Question = tuple[datetime, tuple[tuple[int, int], ...]]  # a time, and the offsets before which no boundary lies
@@ -250,10 +251,30 @@ class TopicPlanner:
             return {partition: end for partition, (_, end) in self.log.partitions.items()}
         if start == EARLIEST:
             return {}
+        if start.startswith(OF_GROUP):
+            return self._read_group(start.removeprefix(OF_GROUP))
         time = datetime.fromisoformat(start).astimezone(UTC)
         records = self._look_up(time, {})
         self._refuse_hidden(time, records, None)
         return _offsets_of_records(records)
+
+    def _read_group(self, group: str) -> Offsets:
+        """Return the offsets of a consumer group.
+
+        Raises:
+            InvalidPipeline: it has none of some partition: whether all of that was read, or nothing, cannot be told.
+        """
+        assert isinstance(self.source, GroupOffsets)
+        committed = self.source.read_group(group)
+        missing = sorted(set(self.log.partitions) - set(committed))
+        if missing:
+            raise InvalidPipeline(
+                f"{self.pipeline.name}: consumer group '{group}' does not say where {self.log.label} is to be read.",
+                f"It has committed no offset of partition {', '.join(map(str, missing))}: {dict(committed)} is all.",
+                "Name each partition: start={partition: offset}. Nothing was written.",
+                code="group-without-offsets",
+            )
+        return self._require_starts_in_log(committed)
 
     def _require_starts_in_log(self, chosen: Offsets) -> Offsets:
         """Return these offsets, if the log holds each of them, or ends there.

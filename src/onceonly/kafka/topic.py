@@ -87,6 +87,13 @@ class TopicClient:
         )
         return str(description.topic_id), sorted(partition.id for partition in description.partitions)
 
+    def count_members(self, group: str) -> int:
+        """Return how many consumers are members of a group now. One that assigns itself partitions is none."""
+        return len(self._request(lambda: self._describe_group(group)).members)
+
+    def _describe_group(self, group: str) -> Any:
+        return self.admin.describe_consumer_groups([group], request_timeout=REQUEST_SECONDS)[group].result()
+
     def require_grants(self, operations: Collection[str], topics: Collection[str] = ()) -> None:
         """Refuse topics on which the brokers do not allow this client all of these operations.
 

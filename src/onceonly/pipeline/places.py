@@ -9,19 +9,22 @@ from typing import Any
 from onceonly.pipeline.checks import option_error
 
 EARLIEST, LATEST = "earliest", "latest"
+OF_GROUP = "group:"  # before the name of a consumer group
 
 
 def check_topic_start(start: Any) -> str | dict[str, int]:
-    """Return the start as plain data: a word, the ISO text of a time, or offsets by partition.
+    """Return the start as plain data: a word, the ISO text of a time, 'group:NAME', or offsets by partition.
 
     Raises:
         InvalidPipeline: it is none of these.
     """
     if isinstance(start, Mapping):
         return _check_offsets("start", start)
+    if isinstance(start, str) and start.startswith(OF_GROUP) and start != OF_GROUP:
+        return start
     start_place = _parse_start(start)
     if start_place is None:
-        todo = "Use 'earliest', 'latest', a time with its zone, or {partition: offset}."
+        todo = "Use 'earliest', 'latest', a time with its zone, 'group:NAME', or {partition: offset}."
         raise option_error(f"start {start!r}", "is not a place in a topic", todo, code="option-invalid")
     return start_place
 

@@ -12,6 +12,7 @@ from onceonly.pipeline import catalogs
 from onceonly.pipeline.checks import TOPIC, check_connection, omit_defaults, option_error
 from onceonly.pipeline.places import EARLIEST as EARLIEST
 from onceonly.pipeline.places import LATEST as LATEST
+from onceonly.pipeline.places import OF_GROUP as OF_GROUP
 from onceonly.pipeline.places import check_end, check_stored_start, check_topic_start
 
 FORMATS = ("raw", "json", "avro", "protobuf")
@@ -88,7 +89,8 @@ class KafkaSource:
         message: the full name of the Protobuf message of the values; by default the first one of the subject's schema.
         max_records: chained mode only: the maximum number of offsets in one checkpoint.
         start: chained mode only: where the first checkpoint begins: 'earliest', 'latest', a time (a datetime with a
-            zone, or its ISO text), or an offset for each partition; partitions that are not named begin at 'earliest'.
+            zone, or its ISO text), 'group:NAME' (the offsets that this consumer group has committed, in all
+            partitions), or an offset for each partition; partitions that are not named begin at 'earliest'.
             Later ones begin where the last one ended, whatever `start` says then.
         end: chained mode only: where reading ends for good: a time, before each partition's first record of that time
             or later; or the first offset that is not read, for every partition. Nothing is planned once it is reached.

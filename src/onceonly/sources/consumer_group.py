@@ -1,4 +1,4 @@
-"""The consumer group of a pipeline: how far it has read, for lag tools, and by which decision of which state table.
+"""Consumer groups. That of a pipeline shows how far it has read, for lag tools, and by which decision of which table.
 
 No decision depends on the offsets. Their metadata shows which state table has published, so that a restored or a new
 one is detected: see `onceonly.coordinator.restore_check`.
@@ -57,21 +57,18 @@ class OffsetMetadata:
 
 @dataclass(frozen=True)
 class Group:
-    """The group of one pipeline, for one topic.
+    """One group, for one topic.
 
     Args:
         client: librdkafka's settings.
+        name: of a pipeline's own one, see `own_name`.
         timeout: seconds, for one request with its retries.
     """
 
     client: Mapping[str, Any]
-    pipeline: str
+    name: str
     topic: str
     timeout: float
-
-    @property
-    def name(self) -> str:
-        return f"onceonly-{self.pipeline}"
 
     def report(self, marks: Mapping[int, OffsetMetadata]) -> None:
         """Move offsets and marks forward, never back.
@@ -81,6 +78,16 @@ class Group:
         """
         with self._open_consumer("the checkpoint is committed, but {group} does not show it.") as consumer:
             _retry(consumer, lambda: self._move_forward(consumer, marks), self.timeout)
+
+    def read_committed(self, partitions: Sequence[int]) -> dict[int, int]:
+        """Return the offsets that it has committed, by partition; others are left out.
+
+        Raises:
+            OutcomeUnknown: as `report`.
+        """
+        with self._open_consumer("{group} cannot be read.") as consumer:
+            offsets = _retry(consumer, lambda: self._read_offsets(consumer, partitions), self.timeout)
+        return {offset.partition: offset.offset for offset in offsets if offset.offset >= 0}
 
     def traces(self, partitions: Sequence[int]) -> list[Trace]:
         """Read the last decision of each state table. Offsets without a mark belong to an unknown state table.
@@ -157,6 +164,11 @@ class Group:
                 "This stops no checkpoint. Check that no other consumer uses the group, and grant Read on it.",
                 code="group-inaccessible",
             ) from error
+
+
+def own_name(pipeline: str) -> str:
+    """Return the name of a pipeline's own group."""
+    return f"onceonly-{pipeline}"
 
 
 def _require_no_errors(offsets: Any) -> Any:

@@ -25,8 +25,9 @@ from onceonly.checkpoint.offsets import (
 )
 from onceonly.checkpoint.sink import Trace
 from onceonly.checkpoint.verification import Depth, Finding, ReadRange
+from onceonly.counts import count
 from onceonly.documentation import name_page
-from onceonly.errors import BadRecord, InvalidPipeline, NotCommitted, SourceLost
+from onceonly.errors import BadRecord, InvalidPipeline, NotCommitted, OutcomeUnknown, SourceLost
 from onceonly.json_values.columns import BadColumns, parse_columns
 from onceonly.kafka import client_settings
 from onceonly.kafka.connection import KafkaConnection
@@ -35,7 +36,7 @@ from onceonly.kafka.registry.client import Registry
 from onceonly.kafka.topic import REQUEST_SECONDS, NoTopic, TopicClient
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.sources import registered_values, topic_counts
-from onceonly.sources.consumer_group import Group, OffsetMetadata
+from onceonly.sources.consumer_group import Group, OffsetMetadata, own_name
 from onceonly.sources.kafka_log import KafkaLog
 from onceonly.sources.registered_values import RegisteredPart
 from onceonly.sources.topic_marks import TopicMarks
@@ -184,7 +185,28 @@ class KafkaReader:
         return self._group(pipeline).traces(partitions)
 
     def _group(self, pipeline: str) -> Group:
-        return Group(self._topic.make_config(), pipeline, self._config.topic, REQUEST_SECONDS)
+        return self._open_group(own_name(pipeline))
+
+    def _open_group(self, name: str) -> Group:
+        return Group(self._topic.make_config(), name, self._config.topic, REQUEST_SECONDS)
+
+    def read_group(self, group: str) -> Offsets:
+        """Return the offsets that a consumer group has committed: see `GroupOffsets`."""
+        _, partitions = self._topic.describe()
+        try:
+            committed = self._open_group(group).read_committed(partitions)
+        except OutcomeUnknown as error:
+            todo = "Grant Read on the group to this client, or name the offsets: start={partition: offset}."
+            raise NotCommitted(error.what, error.why, f"{todo} Nothing was written.", code=error.code) from error
+        members = self._topic.count_members(group)  # asked last: who is at work now was so before
+        if members:
+            raise InvalidPipeline(
+                f"topic '{self._config.topic}' cannot be read from where consumer group '{group}' is.",
+                f"{count(members, 'consumer')} of it {'is' if members == 1 else 'are'} at work, and would read on.",
+                "Stop what reads by it. Its offsets stay. Nothing was written.",
+                code="group-active",
+            )
+        return committed
 
     def read(self, spark: Any, ranges: tuple[TopicRange, ...]) -> Any:
         """Return the committed records of `ranges` with decoded values: a lazy DataFrame (see `spark.topics`)."""

@@ -65,6 +65,11 @@ class FakeSource:
         with self._change_topic() as topic:
             topic["partitions"][str(partition)].update(stable=stable, own=own, overdue=overdue)
 
+    def commit_group(self, group: str, offsets_by_partition: Mapping[int, int]) -> None:
+        """Let a consumer group have committed these offsets."""
+        with self._change_topic() as topic:
+            topic.setdefault("groups", {})[group] = {str(p): offset for p, offset in offsets_by_partition.items()}
+
     def lose(self, partition: int, end: int) -> None:
         """Let a broker lead the partition that has nothing from `end` on, as after an unclean election."""
         with self._change_topic() as topic:
@@ -104,6 +109,10 @@ class FakeSource:
         for row in self.read(None, (range_,)):
             first[row["partition"]] = min(first[row["partition"]], row["offset"])
         return first
+
+    def read_group(self, group: str) -> offsets.Offsets:
+        """Return the offsets that a consumer group has committed."""
+        return offsets.by_partition(self._topic().get("groups", {}).get(group, {}))
 
     def await_transactions(self, log: TopicLog) -> tuple[TopicLog, list[OpenTransaction]]:
         topic, now = self._topic(), self.log()

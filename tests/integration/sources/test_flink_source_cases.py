@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from codes import raises
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from integration.projects.project import Project
 from integration.readers.kafka_reader import committed, create_topic
@@ -260,3 +260,22 @@ def test_buffered_upsert_sink(reading: Reading) -> None:
     found = [(record.key, record.value) for record in committed(reading.broker, reading.out)]
     assert sorted(found[:3]) == [(b"1", b"payload 1"), (b"2", b"payload 2"), (b"3", b"payload")]
     assert sorted(found[3:]) == [(b"2", None), (b"3", None)]
+
+
+def test_start_from_group_offsets_none(reading: Reading) -> None:
+    """A group's offsets are taken, once it is at rest; one without offsets is refused."""
+    reading.produce("a", "b", "c")
+    pipeline = reading.pipeline(start=f"group:{reading.topic}")
+    with raises(InvalidPipeline, "group-without-offsets"):
+        reading.plan(pipeline)
+    settings = {"bootstrap.servers": reading.broker, "group.id": reading.topic, "auto.offset.reset": "earliest"}
+    consumer = Consumer({**settings, "enable.auto.commit": False})
+    consumer.subscribe([reading.topic])
+    first = consumer.poll(PATIENCE)
+    assert first is not None and first.value() == b"a"
+    consumer.commit(first, asynchronous=False)
+    with raises(InvalidPipeline, "group-active"):
+        reading.plan(pipeline)
+    consumer.close()
+    reading.run(pipeline)
+    assert reading.read() == ["b", "c"]

@@ -21,7 +21,8 @@ FOUND = frozenset(
     action-needed another-cluster broker-not-configured bucket-missing catalog-unreachable change-feed-missing
     changes-invalid column-type columns-unknown connection-missing connection-unanswered connection-unreadable
     connection-unusable dead-letter-sink-unsuitable definition-unreadable end-partitions-differ expectation-not-judged
-    fields-ambiguous folder-not-writable folder-with-several-writers group-inaccessible hdfs-user-unknown jar-missing
+    fields-ambiguous folder-not-writable folder-with-several-writers group-active group-inaccessible
+    group-without-offsets hdfs-user-unknown jar-missing
     java-missing kafka-access-denied kafka-connection-invalid kafka-credentials-refused kafka-request-refused
     kafka-unreachable log-store-unsafe mode-mismatch name-invalid named-table-replaced names-not-distinct
     no-such-column no-such-partition no-such-pipeline no-such-sink no-such-topic no-topic-matches not-a-delta-table

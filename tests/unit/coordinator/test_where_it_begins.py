@@ -127,3 +127,23 @@ def test_it_is_the_same_after_a_round_trip_and_absent_where_it_is_not_chosen(tmp
         made = world_from(tmp_path, start).pipeline
         assert Pipeline.from_json(made.to_json()) == made
     assert "start" not in world_from(tmp_path, "earliest").pipeline.to_json()["source"]
+
+
+def test_it_begins_where_a_consumer_group_is(tmp_path):
+    world = world_from(tmp_path, "group:old-job")
+    world.source.commit_group("old-job", {0: 3})
+    world.run("run-1")
+    assert values(world.lake) == [3, 4]
+    world.source.commit_group("old-job", {0: 0})
+    world.put(5)
+    world.run("run-2")
+    assert values(world.lake) == [3, 4, 5]
+
+
+@pytest.mark.parametrize(("committed", "code"), [({}, "group-without-offsets"), ({0: 9}, "start-not-in-log")])
+def test_a_group_that_does_not_tell_is_refused(tmp_path, committed, code):
+    world = world_from(tmp_path, "group:old-job")
+    world.source.commit_group("old-job", committed)
+    with raises(InvalidPipeline, code):
+        plan(world, "run-1")
+    assert world.state.view("flights").head.epoch == 0

@@ -87,7 +87,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Coordinator:
     return made
 
 
-GROUP = Group({}, "flights", "t", timeout=9)
+GROUP = Group({}, "onceonly-flights", "t", timeout=9)
 
 
 def mark(decision: int, end: int, table: str = "one") -> OffsetMetadata:
