@@ -13,7 +13,7 @@ SOURCE, COPY = "numbers", "copy"  # topics
 TABLE, FILES = "table", "files"  # sinks, beside the topic's
 COLUMN = "n"
 PARTITION_COUNT = 4
-MAX_RECORDS = 400  # of a checkpoint
+MAX_RECORDS = 1_000  # of a checkpoint
 DEFINITION = f'''"""Numbers of a topic, each once in a table, in files and in another topic."""
 
 from onceonly import DeltaSink, FileSink, KafkaSink, KafkaSource, Pipeline
