@@ -82,11 +82,13 @@ class Depth:
         show_progress: is told how far it is, as (done, of how many), for a progress bar.
         since: what is said of publications before that time is not used. They are given all the same, so that
             nothing of theirs is taken for what nobody has published; None: all are looked at.
+        open_epochs: checkpoints that are not settled: what a target shows of them is awaited, and not accused.
     """
 
     reads_rows: bool = False
     show_progress: Callable[[int, int], None] = _say_nothing
     since: datetime | None = None
+    open_epochs: frozenset[int] = frozenset()
 
 
 class VerifiableTarget(ABC):

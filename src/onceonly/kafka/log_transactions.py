@@ -67,33 +67,30 @@ def read_content(client: BrokerClient, log: PartitionLog, start: int, end: int) 
     Raises:
         NotCommitted: a fetch got no response, or a batch is damaged.
     """
+    from kafka.errors import CorruptRecordError
+
     content = LogContent(log, start, end)
-    open_transactions: dict[int, LoggedTransaction] = {}
-    plain: dict[tuple[int, int], LoggedTransaction] = {}
     position = start
-    for batch in _read_batches(client, log, start, end):
-        if batch.base_offset > position:
-            content.gaps.append((position, batch.base_offset))
-        position = batch.next_offset
-        if batch.is_control_batch:
-            ended = open_transactions.pop(batch.producer_id, None)
-            if ended is not None:
-                ended.state = markers.read_marker(batch) or MarkerState.UNKNOWN
-            continue
-        if batch.records_count != batch.next_offset - batch.base_offset:
-            content.gaps.append((batch.base_offset, batch.next_offset))
-        if batch.is_transactional:
-            earlier = open_transactions.get(batch.producer_id)
-        else:
-            earlier = plain.get((batch.producer_id, batch.producer_epoch))
-        transaction = earlier or _begin(log, batch)
-        if earlier is None:
-            content.transactions.append(transaction)
-        if batch.is_transactional:
-            open_transactions[batch.producer_id] = transaction
-        else:
-            plain[batch.producer_id, batch.producer_epoch] = transaction
-        _add_batch(transaction, batch)
+    last: dict[tuple[int, int | None], LoggedTransaction] = {}  # by producer; an epoch: without transactions
+    try:
+        for batch in _read_batches(client, log, start, end):
+            if batch.base_offset > position:
+                content.gaps.append((position, batch.base_offset))
+            position = batch.next_offset
+            if batch.is_control_batch:
+                ended = last.pop((batch.producer_id, None), None)
+                if ended is not None:
+                    ended.state = markers.read_marker(batch) or MarkerState.UNKNOWN
+                continue
+            if batch.records_count != batch.next_offset - batch.base_offset:
+                content.gaps.append((batch.base_offset, batch.next_offset))
+            key = batch.producer_id, None if batch.is_transactional else batch.producer_epoch
+            if key not in last:
+                last[key] = _begin(log, batch)
+                content.transactions.append(last[key])
+            _add_batch(last[key], batch)
+    except CorruptRecordError as error:
+        raise markers.damaged_log_error(log, position, error) from error
     if position < end:
         content.gaps.append((position, end))
     return content

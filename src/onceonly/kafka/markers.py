@@ -116,12 +116,7 @@ class MarkerScan:
             for batch in MemoryRecords(page.records):
                 self._pass_batch(batch)
         except CorruptRecordError as error:
-            raise NotCommitted(
-                f"topic {self.log} cannot be read at offset {self.position}.",
-                f"{error}.",
-                "Another replica may be intact: move the leader to it. Nothing was published.",
-                code="log-damaged",
-            ) from error
+            raise damaged_log_error(self.log, self.position, error) from error
 
     def find_state(self, producer: Producer, has_one_transaction: bool) -> MarkerState | None:
         """Return how the producer's transaction ended, if the scan has passed its marker; None if not.
@@ -222,6 +217,16 @@ def fetch_page(client: BrokerClient, log: PartitionLog, offset: int) -> Page | N
             if is_clear or monotonic() > deadline:
                 return page
             sleep(RETRY_SECONDS)
+
+
+def damaged_log_error(log: PartitionLog, offset: int, error: Exception) -> NotCommitted:
+    """Return the error that a record batch is not as it was written."""
+    return NotCommitted(
+        f"topic {log} cannot be read at offset {offset}.",
+        f"{error}.",
+        "Another replica may be intact: move the leader to it. Nothing was published.",
+        code="log-damaged",
+    )
 
 
 def read_marker(batch: Any) -> MarkerState | None:

@@ -121,8 +121,10 @@ class Verifier:
         for finding in records.faults:
             yield STATE_TABLE, finding
 
+        open_epochs = frozenset(checkpoint.epoch for checkpoint in records.open)
+
         def make_depth(what: str) -> Depth:
-            return Depth(is_deep, lambda done, of: self.show(what, done, of), since)
+            return Depth(is_deep, lambda done, of: self.show(what, done, of), since, open_epochs)
 
         for topic, finding in compare_ranges(records):
             yield Subject(SOURCE, topic), finding

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from codes import raises
 from unit.kafka_log import Log
 from unit.lightdelta import transaction
 from xxhash64 import xxhash64
@@ -17,6 +18,7 @@ from xxhash64 import xxhash64
 from onceonly.checkpoint.model import Transaction
 from onceonly.checkpoint.sink import Publication
 from onceonly.checkpoint.verification import Depth, Judgement, Published
+from onceonly.errors import NotCommitted
 from onceonly.kafka import log_transactions, markers
 from onceonly.kafka.log_transactions import LogContent
 from onceonly.kafka.markers import Page, PartitionLog
@@ -112,6 +114,7 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> Topic:
 class Shelf:
     topic: Topic
     published: list[Published] = field(default_factory=list)
+    open_epochs: frozenset[int] = frozenset()
 
     def publish(self, epoch: int, *values: bytes, end: int | None = COMMIT, marker_epoch: int = 1) -> Published:
         """Write a transaction, half of it in each partition, and record it."""
@@ -138,7 +141,8 @@ class Shelf:
 
     def judged(self, judgement: Judgement, deep: bool = True) -> list[tuple[int | None, str]]:
         client: Any = self.topic
-        found = verification.verify("late", client, "b:1", ["t"], self.published, Depth(deep))
+        depth = Depth(deep, open_epochs=self.open_epochs)
+        found = verification.verify("late", client, "b:1", ["t"], self.published, depth)
         return list_codes(list(found), judgement)
 
     def wrong(self, deep: bool = True) -> list[tuple[int | None, str]]:
@@ -281,3 +285,31 @@ def test_committed_transaction_that_is_not_recorded_is_named(shelf: Shelf, epoch
     assert (shelf.wrong(False), shelf.judged(Judgement.UNKNOWN, False)) == ([], [])
     shelf.topic.committed_ids.append(f"onceonly-{mine.name}-0-0123abcd")
     assert (None, code) in shelf.wrong(False) + shelf.judged(Judgement.UNKNOWN, False)
+
+
+def test_transaction_of_a_checkpoint_that_is_being_published_is_awaited(shelf: Shelf) -> None:
+    """Intervals are published in any order, so that a later one may be recorded already."""
+    txn = Transaction.parse(str(shelf.published[1].handle["txn"]))
+    assert txn is not None
+    shelf.topic.committed_ids = [f"onceonly-{txn.name}-0-0123abcd"]
+    shelf.published = [shelf.published[0], shelf.published[2]]
+    shelf.open_epochs = frozenset({2})
+    for deep in (False, True):
+        assert (shelf.judged(Judgement.UNKNOWN, deep), shelf.wrong(deep)) == ([(None, "not-recorded-yet")], [])
+
+
+def test_rows_that_came_once_more_are_not_accused_after_some_of_the_first_were_deleted(shelf: Shelf) -> None:
+    shelf.publish(4, b"3", b"4", b"5")  # as --again writes them
+    shelf.topic.starts = {0: 4, 1: 0}  # the part of the second one in partition 0 is gone
+    assert shelf.wrong() == []
+    assert (4, "right") in shelf.judged(Judgement.RIGHT)
+
+
+def test_damaged_log_is_no_answer(shelf: Shelf) -> None:
+    marker = make_builder((1000, 4), -1, True, is_control=True)
+    marker.append(0, 1, struct.pack(">hh", 0, COMMIT), struct.pack(">hi", 0, 0), [])
+    shelf.publish(4, b"7", end=None)
+    shelf.topic._append(0, marker, 1)
+    shelf.topic.content[0] = shelf.topic.content[0][:-1] + b"\xff"
+    with raises(NotCommitted, "log-damaged"):
+        shelf.wrong()

@@ -338,7 +338,7 @@ class DeltaVerification:
                     continue
                 if number == txn_identifiers.closing_version(decision):
                     continue  # given up
-                yield as_unrecorded(f"{entry} of {self.uri}", decision, last[app_id])
+                yield as_unrecorded(f"{entry} of {self.uri} is of decision {decision}", decision > last[app_id])
 
     def _judge_numbers(self, last: Mapping[str, int]) -> Iterator[Finding]:
         """Compare the last transaction numbers with the last decisions."""

@@ -206,7 +206,8 @@ class FolderVerification:
     def _judge_unrecorded(self, path: str, content: Manifest, last: int) -> Iterator[Finding]:
         if manifest.is_given_up(content):
             return
-        yield as_unrecorded(f"{self.target}/{path}", int(content.get("decision", 0)), last)
+        decision = int(content.get("decision", 0))
+        yield as_unrecorded(f"{self.target}/{path} is of decision {decision}", decision > last)
 
     def _judge_other_files(self, listed: set[str]) -> Iterator[Finding]:
         """Find files with a name of this sink that no manifest lists, and copies of published ones."""

@@ -87,6 +87,7 @@ class TopicVerification:
         self.topic_ids = self.client.read_topic_ids(self.topics)  # asked last: ends are by name
         if self.depth.reads_rows:
             self._read_logs(partitions)
+            self._match_recorded()
         for publication, handle in zip(self.published, self.handles, strict=True):
             yield self._judge(publication, handle)
         yield from self._judge_ends()
@@ -106,6 +107,14 @@ class TopicVerification:
                 if transaction.is_transactional:
                     self._by_producer[key].append(transaction)
             self.depth.show_progress(done, len(partitions))
+
+    def _match_recorded(self) -> None:
+        """Find the recorded transactions, also those that have lost records: none of them is a copy of another."""
+        for handle in self.handles:
+            for part in handle.parts:
+                if part.tx and handle.cluster == self.cluster:
+                    logged, _ = self._find_logged(part.tx)
+                    self._matched.update(map(id, logged))
 
     def _find_start(self, partition: Partition) -> int:
         """Return from which offset to read a log: what was published before `since` is not looked at."""
@@ -190,7 +199,6 @@ class TopicVerification:
             if finding:
                 return finding
             for transaction in logged:
-                self._matched.add(id(transaction))
                 records += transaction.records
                 is_readable = is_readable and transaction.total is not None
                 total += transaction.total or 0
@@ -210,7 +218,10 @@ class TopicVerification:
         """Return the transaction as the logs have it, and whether some of them have lost offsets of it."""
         logged, has_lost = list[LoggedTransaction](), False
         for partition, (first, end) in tx.partitions.items():
-            content, lowest = self._contents[partition], end - 1
+            content, lowest = self._contents.get(partition), end - 1
+            if content is None:
+                has_lost = True
+                continue
             transactions = self._by_producer.get((partition, tx.producer_id, tx.epoch), [])
             number = bisect_left(transactions, end, key=attrgetter("first")) - 1  # the last one that begins before it
             if number >= 0 and (first is None or transactions[number].first >= first):
@@ -286,7 +297,8 @@ class TopicVerification:
                 if txn and id not in recorded:
                     unrecorded.setdefault(txn.epoch, id)
             for epoch, id in sorted(unrecorded.items()):
-                yield as_unrecorded(f"the committed transaction {id}", epoch, last, "checkpoint")
+                is_awaited = epoch > last or epoch in self.depth.open_epochs  # intervals are published in any order
+                yield as_unrecorded(f"the committed transaction {id} is of checkpoint {epoch}", is_awaited)
 
     def _judge_other_transactions(self) -> Iterator[Finding]:
         """Find committed records that are those of a publication, in a transaction that is not recorded, or in none."""

@@ -44,15 +44,15 @@ def as_accepted_loss(publication: Published) -> Finding:
     return as_right(publication, FindingCode.LOSS_ACCEPTED, why)
 
 
-def as_unrecorded(place: str, number: int, last: int, numbered: str = "decision") -> Finding:
+def as_unrecorded(what: str, is_awaited: bool) -> Finding:
     """Return the finding that a target shows a publication of this sink that is not recorded.
 
     Args:
-        number: of its decision, or of its checkpoint, as `numbered` says.
-        last: the last one that is recorded: a later one may be recorded at any moment.
+        what: shows it, and of which decision or checkpoint it is.
+        is_awaited: it may be recorded at any moment.
     """
-    why = f"{place} is of {numbered} {number}, and no such publication is recorded"
-    if number > last:
+    why = f"{what}, and no such publication is recorded"
+    if is_awaited:
         advice = "Did its process die just then? Then: onceonly recover"
         return Finding(Judgement.UNKNOWN, FindingCode.NOT_RECORDED_YET, why, advice=advice)
     advice = "Was the state table edited, or restored from an older copy?"

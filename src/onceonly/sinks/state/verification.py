@@ -185,4 +185,6 @@ class StateVerification:
                 if txn.name not in self._recorded and txn.name not in self._deleted_by:
                     unrecorded.append(txn)
             for decision, txn in list_published(self.folders, unrecorded):
-                yield as_unrecorded(f"the mark in {self.folders.path(txn.name)}", decision, last)
+                yield as_unrecorded(
+                    f"the mark in {self.folders.path(txn.name)} is of decision {decision}", decision > last
+                )
