@@ -6,11 +6,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event
 
 import pytest
 from click.testing import CliRunner
+from patience import PATIENCE
 
 from onceonly.dev.chaos import run
+from onceonly.dev.chaos.observers import _Loop
 from onceonly.dev.chaos.report import Report
 from onceonly.dev.chaos.schedule import FaultKind, make_schedule
 from onceonly.dev.chaos.verifying import judge
@@ -113,3 +116,18 @@ def test_a_folder_that_exists_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(run.main, ["--folder", str(tmp_path)])
     assert (result.exit_code, "exists" in result.output) == (2, True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_sender_or_reader_could_not_do_is_told() -> None:
+    def fail() -> None:
+        done.set()
+        raise OSError("the broker is down")
+
+    done = Event()
+    loop = _Loop("chaos-sender", fail, 0.0)
+    assert loop.describe_failures() == []
+    loop.start()
+    assert done.wait(PATIENCE)
+    loop.stop()
+    (text,) = loop.describe_failures()
+    assert text.startswith("chaos-sender failed") and text.endswith("last by OSError: the broker is down")

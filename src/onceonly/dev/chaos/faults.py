@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -155,13 +156,9 @@ class Injector:
         return f"the broker did not answer for {fault.seconds:.1f} s"
 
     def _kill_spark(self, fault: Fault) -> str:
-        running = self.spark.daemon.running()
-        if running is None or running.pid is None:
-            return "the Spark server was not there"
-        os.kill(running.pid, signal.SIGKILL)
+        self.spark.daemon.kill()
         time.sleep(fault.seconds)
         with self.runs.hold():  # those that begin now would only wait for it
-            self.spark.daemon.stop()
             self.spark.launch()
             self.spark.wait()
         return "the Spark server was killed, and started again"
@@ -194,8 +191,9 @@ class Injector:
             with filler.open("wb", buffering=0) as file:
                 while True:
                     file.write(BLOCK)
-        except OSError:
-            pass
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
         size = filler.stat().st_size
         time.sleep(fault.seconds)
         filler.unlink()

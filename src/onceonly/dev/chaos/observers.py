@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import count
+from itertools import count as count_up
 from threading import Event, Lock, Thread
 
+from onceonly.counts import count
 from onceonly.dev.chaos.project import COLUMN, COPY, FILES, PARTITION_COUNT, PIPELINE, SOURCE, TABLE, ChaosProject
 from onceonly.statetable.table import StateTable
 from onceonly.testing.history import History, Target
@@ -25,23 +26,29 @@ TRANSACTION_MS = "10000"  # an open transaction of a producer that has died hold
 
 
 class _Loop(Thread):
-    """A thread that does something regularly, and keeps its last error."""
+    """A thread that does something regularly, and counts how often that has failed."""
 
     def __init__(self, name: str, work: Callable[[], None], seconds: float) -> None:
         super().__init__(name=name, daemon=True)
         self._work, self._seconds, self._ended = work, seconds, Event()
-        self.error: Exception | None = None
+        self._failures, self._error = 0, ""
 
     def run(self) -> None:
         while not self._ended.wait(self._seconds):
             try:
                 self._work()
             except Exception as error:  # the broker is down, for instance: it is tried again, and told in the end
-                self.error = error
+                self._failures, self._error = self._failures + 1, f"{type(error).__name__}: {error}"
 
     def stop(self) -> None:
         self._ended.set()
         self.join()
+
+    def describe_failures(self) -> list[str]:
+        """Return a sentence on what has failed; none: nothing has."""
+        if not self._failures:
+            return []
+        return [f"{self.name} failed {count(self._failures, 'time')}, last by {self._error}"]
 
 
 class Sender:
@@ -49,8 +56,8 @@ class Sender:
 
     def __init__(self, history: History, bootstrap: str) -> None:
         self._history, self._bootstrap = history, bootstrap
-        self._numbers = count()
-        self._turns = count(1)
+        self._numbers = count_up()
+        self._turns = count_up(1)
         self._plain = ProducerRecorder(history, bootstrap, SOURCE)
         self._transactional: ProducerRecorder | None = None
         self._loop = _Loop("chaos-sender", self._send, BATCH_SECONDS)
@@ -62,6 +69,9 @@ class Sender:
         """Stop, and wait for all answers."""
         self._loop.stop()
         self._plain.flush()
+
+    def describe_failures(self) -> list[str]:
+        return self._loop.describe_failures()
 
     def _send(self) -> None:
         turn = next(self._turns)
@@ -105,6 +115,9 @@ class Observer:
 
     def stop(self) -> None:
         self._loop.stop()
+
+    def describe_failures(self) -> list[str]:
+        return self._loop.describe_failures()
 
     def finish(self) -> None:
         """Read everything once more, when every run has ended, and complete the history."""

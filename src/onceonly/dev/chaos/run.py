@@ -31,7 +31,7 @@ from onceonly.errors import OnceonlyError
 from onceonly.kafka.transactions import Transactions
 from onceonly.settings import Settings
 from onceonly.statetable.table import StateTable
-from onceonly.testing.history import History, find_anomalies
+from onceonly.testing.history import Fate, History, find_anomalies
 
 TOPIC_SECONDS = 30.0
 PARTS = ("services", "airflow", "disk", "project", "home", "runs.log")  # of the folder, beside the page and the history
@@ -157,6 +157,7 @@ class Chaos:
             report.notes.append(f"A violation was seeded (--seed-violation {self.violation}): it has to be found.")
             damage(self.violation, injector.project.table, injector.broker.near)
         observer.stop()
+        report.notes += [*sender.describe_failures(), *observer.describe_failures()]
         self._check(injector, report)
         report.is_complete = True
 
@@ -177,6 +178,8 @@ class Chaos:
         with self._step("the check of what readers saw"):
             injector.observer.finish()
             report.violations += map(str, find_anomalies(self.history))
+        if not any(send.fate is Fate.OK for send in self.history.sends):
+            report.violations.append("nothing was sent: this run shows nothing")
         report.violations += injector.violations
         report.violations += [f"a process ended unexpectedly: {line}" for line in injector.runs.unexpected]
         report.violations += _find_open(injector)

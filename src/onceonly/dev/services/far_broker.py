@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -173,8 +171,4 @@ class FarBroker(KafkaBroker):
 
     def kill(self) -> None:
         """SIGKILL, and returns when it is gone."""
-        running = self.daemon.running()
-        assert running is not None and running.pid is not None
-        os.kill(running.pid, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            os.waitpid(running.pid, 0)
+        self.daemon.kill()
