@@ -7,7 +7,6 @@ a sink's rows: with the login of this process, which travels with their function
 from __future__ import annotations
 
 import json
-import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -115,14 +114,6 @@ def _interrupt(session: Any) -> None:
         session.sparkContext.cancelAllJobs()
 
 
-def use_login(uri: str, login: Mapping[str, str]) -> None:
-    """Reach the storage by this login: the worker of Spark may have done other work before."""
-    if uri.lower().startswith("s3"):
-        logins.AWS.use_variables(login)
-    else:
-        os.environ.update(login)
-
-
 def _make_task(
     job: Job, crew: Crew, login: Mapping[str, str]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -131,7 +122,7 @@ def _make_task(
 
         for _ in batches:
             pass
-        use_login(job.uri, login)
+        logins.AWS.use_variables(login)  # this worker may have done other work before
         if crew.tasks == 1:
             yield _make_batch(run_threads(job, 0, crew.threads))
             return
