@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +16,7 @@ from confluent_kafka.admin import AclOperation, AdminClient, NewTopic, ResourceP
 from confluent_kafka.admin import ResourceType as Kind
 from integration.readers.kafka_reader import new_topic, until
 from integration.services.guarded_broker import PASSWORD, GuardedBroker, make_acl, on_ids, on_topic
+from interruptible import CLI
 from patience import PATIENCE
 
 from onceonly.cli import main
@@ -179,7 +179,7 @@ def test_a_topic_that_does_not_exist_is_refused(broker: str) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_probe_that_is_ended_deletes_its_topic(strict: StrictBroker, number: signal.Signals) -> None:
     url = f"kafka://{strict.open_address}"
-    command = [sys.executable, "-c", "from onceonly.cli import main; main()", "probe", url, "--seconds", "600"]
+    command = [*CLI, "probe", url, "--seconds", "600"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         until(lambda: topics_of_probes(strict.open_address) != [], what="the topic is there")
         process.send_signal(number)

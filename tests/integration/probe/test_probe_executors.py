@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from integration.services import spark_cluster
 from integration.services.s3 import S3
 from integration.services.spark_cluster import FIRE, SparkCluster
+from interruptible import CLI
 
 from onceonly.dev.services.spark import TOKEN
 from onceonly.probe import spark_tasks
@@ -40,7 +40,7 @@ def test_executors_probe_as_processes_do(
         monkeypatch.setenv(name, value)
     uri = s3.uri("executors")
     options = ["--from", "spark", "--workers", "6", "--seconds", "2", "--json"]
-    command = [sys.executable, "-c", "from onceonly.cli import main; main()", "probe", uri, *options]
+    command = [*CLI, "probe", uri, *options]
     services = {"SPARK_REMOTE": cluster.remote, TOKEN: cluster.driver.token() or ""}
     result = subprocess.run(command, env={**os.environ, **services}, capture_output=True, text=True, check=False)
     print(result.stdout, result.stderr)

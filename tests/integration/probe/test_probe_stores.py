@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +19,7 @@ from integration.services.hdfs import Hdfs
 from integration.services.s3 import S3
 from integration.services.store_server import KEY, StoreServer
 from integration.services.stores import SERVERS, running
+from interruptible import CLI
 from patience import PATIENCE
 
 from onceonly.cli import main
@@ -141,8 +141,7 @@ def test_ctrl_c_ends_the_tasks_of_spark(
     use(s3.environment, monkeypatch)
     monkeypatch.setenv("SPARK_REMOTE", spark_server)
     uri = s3.uri("interrupted")
-    start = "from onceonly.cli import main; main()"
-    command = [sys.executable, "-c", start, "probe", uri, "--from", "spark", "--workers", "4", "--seconds", "600"]
+    command = [*CLI, "probe", uri, "--from", "spark", "--workers", "4", "--seconds", "600"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         until(lambda: names_below(uri) != [], what="the tasks write")
         process.send_signal(signal.SIGINT)

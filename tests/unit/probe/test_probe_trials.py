@@ -6,13 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from codes import raises
+from interruptible import CLI
 from patience import PATIENCE
 from unit.probe.lying_disks import LIES
 
@@ -189,7 +189,7 @@ def test_a_worker_that_dies_ends_the_probe(folder: Path) -> None:
 def test_a_probe_that_is_ended_leaves_no_process_and_only_what_the_next_removes(
     stop: signal.Signals, folder: Path, home: Path
 ) -> None:
-    command = [sys.executable, "-c", "from onceonly.cli import main; main()", "probe", str(folder), "--workers", "3"]
+    command = [*CLI, "probe", str(folder), "--workers", "3"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     try:
         while not list(folder.glob("_onceonly-probe-*/entries/0*")):
