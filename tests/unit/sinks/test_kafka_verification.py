@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import struct
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -128,12 +128,30 @@ class Shelf:
             if end is not None:
                 self.topic.mark(int(partition), (1000, epoch + marker_epoch), end)  # Kafka 4 adds one
         tx = {"id": f"id-{epoch}", "producer_id": 1000, "epoch": epoch, "partitions": spans}
+        return self._record(epoch, values, [{"spool": "0.parquet", "rows": len(values), "tx": tx}] if values else [])
+
+    def publish_by_several(self, epoch: int, *values: bytes) -> Published:
+        """Write each row by a transaction of its own, all into one partition, and record them."""
+        parts = list[dict[str, Any]]()
+        for producer, value in enumerate(values, 2000):
+            first = self.topic.add(0, (producer, 0), value)
+            tx = {
+                "id": f"id-{producer}",
+                "producer_id": producer,
+                "epoch": 0,
+                "partitions": [["t", 0, first, first + 1]],
+            }
+            parts.append({"spool": f"{producer}.parquet", "rows": 1, "tx": tx})
+        for part in parts:
+            self.topic.mark(0, (part["tx"]["producer_id"], 1), COMMIT)
+        return self._record(epoch, values, parts)
+
+    def _record(self, epoch: int, values: Sequence[bytes], parts: Sequence[Mapping[str, Any]]) -> Published:
         total = sum(xxhash64(value, 42) for value in values)
         handle = {
             **{"kind": "kafka", "guarantee": "exactly-once", "mode": "staged", "cluster": "cluster"},
             **{"topics": {"t": "id"}, "txn": transaction(epoch).name.replace("lake", "late"), "slot": None},
-            **{"folder": "x", "rows": len(values), "bytes": 1, "digest": digest.to_text(total)},
-            "parts": [{"spool": "0.parquet", "rows": len(values), "tx": tx}] if values else [],
+            **{"folder": "x", "rows": len(values), "bytes": 1, "digest": digest.to_text(total), "parts": list(parts)},
         }
         published = Published(epoch, epoch, handle, Publication(epoch, epoch, {"bootstrap": "b:1"}), FIRST_TIME)
         self.published.append(published)
@@ -195,6 +213,12 @@ def test_same_records_without_a_transaction_are_found(shelf: Shelf) -> None:
     shelf.topic.add(1, PLAIN, b"4")
     shelf.topic.add(1, PLAIN, b"5")
     assert shelf.wrong() == [(2, "rows-twice")]
+
+
+def test_what_several_transactions_wrote_into_one_partition_is_found(shelf: Shelf) -> None:
+    shelf.publish_by_several(4, b"7", b"8")
+    shelf.topic.add(0, PLAIN, b"7", b"8")
+    assert shelf.wrong() == [(4, "rows-twice")]
 
 
 def test_aborted_transaction_is_named(shelf: Shelf) -> None:

@@ -252,13 +252,15 @@ class TopicVerification:
 
     def _note_owner(self, epoch: int, logged: Sequence[LoggedTransaction]) -> None:
         """Remember whose records these are: those of each partition, and all of them in each topic."""
-        by_topic: dict[str, list[LoggedTransaction]] = defaultdict(list)
+        groups: dict[tuple[str, int | None], list[LoggedTransaction]] = defaultdict(list)
         for transaction in logged:
-            by_topic[transaction.log.topic].append(transaction)
-        for topic, transactions in by_topic.items():
-            for records in (*map(_sum, ([one] for one in transactions)), _sum(transactions)):
-                if records:
-                    self._owners.setdefault((topic, records), epoch)
+            log = transaction.log
+            groups[log.topic, log.number].append(transaction)
+            groups[log.topic, None].append(transaction)
+        for (topic, _), transactions in groups.items():
+            records = _sum(transactions)
+            if records:
+                self._owners.setdefault((topic, records), epoch)
 
     # ---- the topics
 
