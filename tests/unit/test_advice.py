@@ -203,6 +203,10 @@ ADVICE: dict[str, Followed] = {
         f"{COORDINATOR}test_skip_offsets.py::test_what_expired_before_it_was_read_can_be_left_out",
         NAMED,
     ),
+    "onceonly adopt --checkpoint --table": Followed(
+        "the last batch of a query to take over from is not in the pipeline's own tables",
+        f"{CLI.replace('test_cli', 'test_adopt_command')}test_table_can_be_named",
+    ),
     # ---- the state table
     **dict.fromkeys(
         ("onceonly state forward", "onceonly state forward --decision --reason"),

@@ -227,6 +227,7 @@ class Checkpoint:
     continued_by: tuple[Mapping[str, Any], ...] = ()  # of an aborted repair: who has asked for it since, and why
     skipped: str | None = None  # the reason a person gave for leaving this interval, or these offsets, out
     forwarded: int | None = None  # the decision that the targets show, recorded manually; it published nothing
+    adopted: Mapping[str, Any] | None = None  # the other job that ended where it begins, recorded manually
     after: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # by pipeline: the epochs whose rows it reads
 
     @property
@@ -393,6 +394,7 @@ def first(row: Row) -> Checkpoint:
         **_parse_repair(row.body),
         skipped=row.body.get("skipped"),
         forwarded=row.body.get("forwarded"),
+        adopted=row.body.get("adopted"),
         after=_parse_after(row.body),
     )
 

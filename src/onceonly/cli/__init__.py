@@ -13,8 +13,7 @@ from onceonly.settings import Settings  # noqa: E402
 
 MAIN_HELP = "Exactly-once output for Spark batch jobs: stage, gate, commit, recover."
 EPILOG = """\b
-Settings are environment variables: onceonly help settings
-The documentation: onceonly help PAGE; onceonly help lists the pages
+Settings: onceonly help settings. Pages: onceonly help PAGE, or onceonly help.
 
 \b
 Exit codes: 0 done or nothing to do, 1 nothing was published, 2 invalid input,
@@ -43,6 +42,7 @@ COMMANDS = Commands(  # where each is; the everyday ones first
         "accept-loss": "accept_loss",
         "rewind": "position",
         "skip": "position",
+        "adopt": "adopt",
         "sweep": "recover",
         "forget": "recover",
         "state": "state",

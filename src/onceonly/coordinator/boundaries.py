@@ -246,19 +246,19 @@ class TopicPlanner:
         """Return where the first checkpoint begins, by partition; one that is not named begins at the log's start."""
         start = self.config.begins
         if isinstance(start, Mapping):
-            return self._require_starts_in_log(offsets.by_partition(start))
+            return self.require_starts_in_log(offsets.by_partition(start))
         if start == LATEST:
             return {partition: end for partition, (_, end) in self.log.partitions.items()}
         if start == EARLIEST:
             return {}
         if start.startswith(OF_GROUP):
-            return self._read_group(start.removeprefix(OF_GROUP))
+            return self.read_group(start.removeprefix(OF_GROUP))
         time = datetime.fromisoformat(start).astimezone(UTC)
         records = self._look_up(time, {})
         self._refuse_hidden(time, records, None)
         return _offsets_of_records(records)
 
-    def _read_group(self, group: str) -> Offsets:
+    def read_group(self, group: str) -> Offsets:
         """Return the offsets of a consumer group.
 
         Raises:
@@ -274,11 +274,13 @@ class TopicPlanner:
                 "Name each partition: start={partition: offset}. Nothing was written.",
                 code="group-without-offsets",
             )
-        return self._require_starts_in_log(committed)
+        return self.require_starts_in_log(committed, f"Consumer group '{group}' has committed")
 
-    def _require_starts_in_log(self, chosen: Offsets) -> Offsets:
+    def require_starts_in_log(self, chosen: Offsets, who: str = "Its start=… names") -> Offsets:
         """Return these offsets, if the log holds each of them, or ends there.
 
+        Args:
+            who: where they come from, for people: a sentence that ends with "it".
         Raises:
             InvalidPipeline: it does not.
         """
@@ -293,7 +295,7 @@ class TopicPlanner:
                 continue
             raise InvalidPipeline(
                 f"{self.pipeline.name}: {self.log.label} cannot be read from partition {partition} {unit} {offset} on.",
-                f"Its start=… names it, and {why}.",
+                f"{who} it, and {why}.",
                 "Correct start. Nothing was written.",
                 code="start-not-in-log",
             )

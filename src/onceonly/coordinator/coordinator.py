@@ -23,6 +23,7 @@ from onceonly.checkpoint.sink import PooledTransaction
 from onceonly.coordinator import accept_loss, forward, restore_check, rewind, skip, target_history, upstream
 from onceonly.coordinator.abort import Aborter
 from onceonly.coordinator.accept_loss import Acceptance, Loss
+from onceonly.coordinator.adopt import Takeover, record_takeover
 from onceonly.coordinator.forget import forget
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.gate import Gatekeeper, not_approved_error
@@ -395,6 +396,18 @@ class Coordinator:
                 since the person looked.
         """
         return forward.forward(self._transitions, self.parts, pipeline, said)
+
+    def adopt(self, pipeline: Pipeline, takeover: Takeover, who: str) -> Checkpoint:
+        """Record that the pipeline begins where another job has ended. Repeated, it changes nothing.
+
+        Raises:
+            InvalidPipeline: it has begun, or its targets show that it has published before.
+        """
+        sources = self.parts.sources(pipeline)
+        view = self.state_table.view(pipeline.name)
+        restore_check.refuse_renamed(self.state_table, view, pipeline, sources)
+        restore_check.check_plan(self.state_table, view, pipeline, self.parts, sources)
+        return record_takeover(self._transitions, pipeline, sources, takeover, who)
 
     # ---- manual resolution
 

@@ -69,6 +69,8 @@ def _what_happened(row: Row) -> str:
         return f"continued after decision {row.body['forwarded']}"
     if row.event is Event.EMPTY and "skipped" in row.body:
         return "was left out"
+    if row.event is Event.EMPTY and "adopted" in row.body:
+        return "took over from another job"
     if row.event is Event.EMPTY:
         return "had no records"
     if row.event is Event.REPLACED and "verdict" in row.body:

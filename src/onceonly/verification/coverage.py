@@ -80,7 +80,7 @@ def _compare_topic(records: Records, covering: list[Checkpoint], topic: str) -> 
         if range_.folders:  # of another pipeline's intervals: these ranges have no boundaries in common
             continue
         for partition, (start, end) in range_.partitions.items():
-            if start < end:
+            if start < end or checkpoint.adopted is not None:  # the place at which the next one has to begin
                 spans[partition].append(Span(start, end, checkpoint))
     for partition, of_partition in sorted(spans.items()):
         yield from _compare_spans(records, topic, partition, of_partition)
@@ -124,7 +124,7 @@ def _is_left_out(records: Records, before: Span, after: Span) -> bool:
 
 def _describe(records: Records, checkpoint: Checkpoint, range_: TopicRange) -> Finding | None:
     """Return the finding of a range with which nothing is wrong; None: it is only a position."""
-    if checkpoint.rewinds_to is not None or checkpoint.forwarded is not None:
+    if checkpoint.rewinds_to is not None or checkpoint.forwarded is not None or checkpoint.adopted is not None:
         return None
     offsets = f"{count(range_.offset_count, range_.unit)} in {count(len(range_.partitions), 'partition')}"
     rewind = records.find_rewind_of(checkpoint)

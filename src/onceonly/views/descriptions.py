@@ -225,6 +225,8 @@ def describe_coverage(checkpoint: Checkpoint) -> str:
         return f"{_skipped_offsets(checkpoint)} (skipped by {checkpoint.owner}: {checkpoint.skipped})"
     if checkpoint.rewinds_to is not None:
         return f"takes back what came after epoch {checkpoint.rewinds_to}"
+    if checkpoint.adopted is not None:
+        return f"begins where {describe_adopted(checkpoint.adopted)} has ended (taken over by {checkpoint.owner})"
     if not has_data(checkpoint.ranges):
         return "nothing (no records)"
     if len(checkpoint.ranges) > MAX_TOPICS_SHOWN:
@@ -236,6 +238,15 @@ def describe_coverage(checkpoint: Checkpoint) -> str:
     if ahead_text:
         return f"{ranges}; {ahead_text}"
     return ranges
+
+
+def describe_adopted(adopted: Mapping[str, Any]) -> str:
+    """Name the job from which a pipeline takes over, by what the state table records of it."""
+    if "group" in adopted:
+        return f"consumer group '{adopted['group']}'"
+    if adopted["published"] is None:
+        return f"the query of {adopted['folder']}, before its first batch,"
+    return f"batch {adopted['published']} of the query of {adopted['folder']}"
 
 
 def describe_repair(checkpoint: Checkpoint) -> str:
@@ -475,6 +486,8 @@ def _list_ranges(checkpoint: Checkpoint) -> str:
     texts = []
     for range_ in checkpoint.ranges:
         texts.append(f"{count(range_.offset_count, range_.unit)} of {range_.word} {range_.topic}")
+    if checkpoint.adopted is not None:
+        texts.append(f"taken over from {describe_adopted(checkpoint.adopted)}")
     if checkpoint.requested_by:
         texts.append(f"for {describe_repair(checkpoint)}")
     return ", ".join(texts)

@@ -89,8 +89,10 @@ OF_OTHER_STEPS = frozenset(
     gate-held gate-not-run handle-damaged home-in-bundle installation-invalid jars-not-fetched manifest-damaged
     marker-missing name-taken newer-rows-there no-columns-found no-dag-to-run no-such-epoch not-a-gap not-approved
     not-held not-repairable not-reprocessable not-staged nothing-committed nothing-lost nothing-published
-    nothing-to-forget nothing-to-repair nothing-to-rewind notification-failed offsets-of-upstream pipeline-not-run
-    pipeline-of-two-dags port-in-use publication-not-recorded publication-unfinished published-rows-edited
+    nothing-to-adopt nothing-to-forget nothing-to-repair nothing-to-rewind notification-failed offsets-of-upstream
+    not-a-streaming-checkpoint pipeline-has-begun source-inaccessible streaming-batch-unknown
+    streaming-query-active pipeline-not-run pipeline-of-two-dags port-in-use publication-not-recorded
+    publication-unfinished published-rows-edited
     published-rows-fixed published-rows-rewritten reason-missing request-differs rows-not-removed
     rows-not-retractable rows-returned rows-there-again rows-unclear run-without-interval schedule-without-interval
     seen-missing seen-outdated seen-unknown service-not-started service-not-stopped shell-unknown sink-given-up

@@ -17,6 +17,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from person import seen
+from unit.streaming_checkpoint import write_checkpoint
 from unit.world import Durable, World, minutes
 
 from onceonly.cli import main
@@ -439,6 +440,26 @@ def without_any_jar(here: Here) -> list[Any]:
     return []
 
 
+def adopts_a_group(offset: int, then: Callable[[Here], None] = lambda here: None) -> Provoke:
+    """Its topic ends at 5."""
+
+    def provoke(here: Here) -> list[Any]:
+        here.world.source.commit_group("old", {0: offset})
+        then(here)
+        return ["pipelines.py:flights", "--group", "old", "--write"]
+
+    return provoke
+
+
+def adopts_beside_a_damaged_table(here: Here) -> list[Any]:
+    folder = here.home.parent / "checkpoint"
+    write_checkpoint(folder, committed=1, planned=2)
+    (here.home / "lake" / "_delta_log").mkdir(parents=True)
+    (here.home / "lake" / "_delta_log" / f"{0:020d}.json").write_text('{"txn": ')
+    assert here.world
+    return ["pipelines.py:flights", "--checkpoint", str(folder)]
+
+
 def no_repository(here: Here) -> list[Any]:
     here.fails(jars, "fetch", NotCommitted("the jars cannot be fetched."))  # type: ignore[arg-type]
     return []
@@ -547,6 +568,12 @@ CODES: dict[str, dict[int, Provoke]] = {
         1: leaves_a_gap(3, Here.read_only),
         2: leaves_a_gap(2),
     },
+    "adopt": {
+        0: adopts_a_group(5),
+        1: adopts_a_group(5, Here.read_only),
+        2: adopts_a_group(6),
+        3: adopts_beside_a_damaged_table,
+    },
     "sweep": {0: known(), 1: nowhere_to_record(), 2: nobody(), 3: cannot_sweep},
     "forget": {0: keeps_state, 1: nowhere_to_record("flights"), 2: known(), 3: cannot_forget},
     "state init": {0: nothing, 1: cannot_be_written, 2: on_ftp},
@@ -575,7 +602,20 @@ CODES: dict[str, dict[int, Provoke]] = {
 
 LOOKING = ("check", "describe", "lineage", "metrics", "status", "verify")  # at a state table, and change nothing in it
 CHANGING = (
-    *("abort", "accept-loss", "approve", "forget", "recover", "repair", "resolve", "rewind", "run", "skip", "sweep"),
+    *(
+        "abort",
+        "accept-loss",
+        "adopt",
+        "approve",
+        "forget",
+        "recover",
+        "repair",
+        "resolve",
+        "rewind",
+        "run",
+        "skip",
+        "sweep",
+    ),
     *("state fork", "state forward", "state init", "state relocate"),
 )
 WITHOUT_STATE = (

@@ -14,9 +14,11 @@ from jsonschema import Draft202012Validator, ValidationError
 from person import Person
 from unit.chain import TEN, Chain
 
+from onceonly.checkpoint.earlier_job import ConsumerGroup, PlannedBatch, StreamingProgress, TableEvidence
 from onceonly.checkpoint.model import FORMAT, Event
 from onceonly.checkpoint.offsets import Interval
 from onceonly.coordinator.accept_loss import Acceptance
+from onceonly.coordinator.adopt import plan_takeover
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.forward import Forward
 from onceonly.coordinator.reprocess import Reprocess
@@ -71,6 +73,7 @@ def rows(tmp_path_factory) -> list[dict[str, Any]]:
     _give_up_before_the_decision(coordinator, parts)
     _go_on(coordinator, parts)
     _lose_a_target(coordinator, parts)
+    _take_over(coordinator, parts)
     chain = _come_after(folder / "chain")
     places = [location.table_folder(table.uri, name) for table in (state, chain) for name in table.pipelines()]
     tables = [DeltaTable(place).to_pyarrow_table() for place in places]
@@ -167,6 +170,16 @@ def _lose_a_target(coordinator: Coordinator, parts: FakeParts) -> None:
             shutil.rmtree(folder)
             kept.rename(folder)
         Person(coordinator).accept_loss("flights", "lake", Acceptance("ann", "the disk is lost"))
+
+
+def _take_over(coordinator: Coordinator, parts: FakeParts) -> None:
+    """From a query that has committed no batch, and from a consumer group."""
+    parts.sources(FLIGHTS)["flights"].commit_group("old", {0: 1})
+    query = StreamingProgress("/old", "q-1", None, {}, PlannedBatch(0, {"flights": {0: 2}}))
+    for name, job in (("of_query", query), ("of_group", ConsumerGroup("old"))):
+        pipeline = Pipeline(**{**vars(FLIGHTS), "name": name, "mode": "chained", "transform": f"jobs.flights:{name}"})
+        takeover = plan_takeover(pipeline, parts.sources(pipeline), job, [TableEvidence("/lake", 0)])
+        coordinator.adopt(pipeline, takeover, "ann")
 
 
 def _refuse_and_copy(coordinator: Coordinator, parts: FakeParts) -> None:

@@ -14,7 +14,9 @@ from codes import raises
 from person import Person
 from unit.world import NOON, Durable, minutes
 
+from onceonly.checkpoint.earlier_job import ConsumerGroup
 from onceonly.checkpoint.verification import Finding, Judgement
+from onceonly.coordinator.adopt import plan_takeover
 from onceonly.coordinator.reprocess import Reprocess
 from onceonly.coordinator.skip import Skip
 from onceonly.errors import NotCommitted
@@ -123,6 +125,28 @@ def test_skipped_offsets_are_left_out_on_purpose(world: Durable) -> None:
     run(world, "run-9")
     result = verify(world, is_deep=True)
     assert (wrong(result), unknown(result)) == (set(), set())
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        (2, set()),
+        (1, {("source 'flights'", "offsets-passed-over", 2)}),
+        (3, {("source 'flights'", "offsets-twice", 2)}),
+    ],
+)
+def test_first_checkpoint_begins_where_the_other_job_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int, expected: set[Any]
+) -> None:
+    world = Durable(tmp_path)
+    world.source.commit_group("old", {0: 2})
+    takeover = plan_takeover(world.pipeline, world.parts.sources(world.pipeline), ConsumerGroup("old"))
+    world.coordinator.adopt(world.pipeline, takeover, "ann")
+    run(world, "run-1")
+    row = row_of(world, 1, "empty")
+    moved = {**row.body["ranges"][0], "partitions": {"0": [place, place]}}
+    edit_rows(world, monkeypatch, row.seq, body={**row.body, "ranges": [moved]})
+    assert wrong(verify(world)) == expected
 
 
 def test_intervals_in_any_order_are_right(tmp_path: Path) -> None:
