@@ -96,8 +96,8 @@ $(DEPS): requirements.lock | $(VENV)
 	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python requirements.lock
 	@touch $@
 
-$(SELF): $(DEPS) pyproject.toml
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+$(SELF): $(DEPS) pyproject.toml packages/onceonly-iceberg/pyproject.toml
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable . --editable packages/onceonly-iceberg
 	@touch $@
 
 $(SITE): requirements-docs.lock

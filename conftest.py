@@ -44,7 +44,15 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     given: dict[str, str] | None = getattr(config, "workerinput", None)
     config.stash[HOME] = Path(given["services"] if given else tempfile.mkdtemp(prefix="onceonly-tests-"))
+    _let_processes_import_packages()
     os.environ[airflow_database.SHARED] = str(config.stash[HOME] / "airflow-database")
+
+
+def _let_processes_import_packages() -> None:
+    """Spark's workers, and programs that tests start, import the packages beside Onceonly from here, too."""
+    folders = [str(folder) for folder in sorted(Path(__file__).parent.glob("packages/*/src"))]
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*folders, *filter(None, paths)]))
 
 
 @pytest.hookimpl(wrapper=True)
