@@ -213,7 +213,7 @@ def explain(code: str | None, as_json: bool) -> None:
     if code is None:
         return _list_codes(as_json)
     code = code.strip("[]")
-    explanation = error_codes.read_catalogue().get(code)
+    explanation = error_codes.find_explanation(code)
     if explanation is None:
         similar = error_codes.list_similar_codes(code)
         raise InvalidPipeline(
@@ -234,7 +234,7 @@ def _list_codes(as_json: bool) -> None:
 
     table = console.make_table("code", "means")
     codes = []
-    for explanation in error_codes.read_catalogue().values():
+    for explanation in error_codes.read_all().values():
         table.add_row(explanation.code, error_codes.without_links(explanation.means))
         codes.append({"code": explanation.code, "area": explanation.area, "means": explanation.means})
     if as_json:

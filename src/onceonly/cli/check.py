@@ -21,7 +21,7 @@ from onceonly.cli.app import json_option, print_json
 from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.kafka import airflow_connections
 from onceonly.pipeline.definition import Pipeline
-from onceonly.pipeline.requirements import list_connection_ids, list_registry_ids
+from onceonly.pipeline.requirements import list_broker_ids, list_connection_ids, list_registry_ids
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import dag_files, pipeline_file
@@ -267,13 +267,16 @@ def _check_targets(pipeline: Pipeline, services: LiveServices, settings: Setting
 
 
 def _check_connection(services: LiveServices, pipeline: Pipeline, conn_id: str) -> str:
-    """Check a connection, which is that of a registry, or of brokers."""
+    """Check a connection, which is that of a registry, of brokers, or of a sink that checks it itself."""
     registry = None
     if conn_id in list_registry_ids(pipeline):
         registry = services.registry(conn_id)
     if registry:
         return f"connection '{conn_id}' is there: {registry.connection.describe()}"
-    return f"connection '{conn_id}' is there: {services.kafka(conn_id, None).describe()}"
+    if conn_id in list_broker_ids(pipeline):
+        return f"connection '{conn_id}' is there: {services.kafka(conn_id, None).describe()}"
+    services.connections(conn_id)
+    return f"connection '{conn_id}' is there"
 
 
 def _gaps(pipeline: Pipeline, settings: Settings) -> list[Interval]:

@@ -3,6 +3,9 @@
 One TOML file per area holds the texts. `onceonly explain` prints them, and docs/errors.md is made from them:
 
     python -m onceonly.error_codes > docs/errors.md
+
+A package with sinks brings codes of its own, by an entry point of GROUP: its name is the area, its value the module
+beside which AREA.toml is.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import TypeVar
 from onceonly import documentation
 from onceonly.errors import OnceonlyError
 
+GROUP = "onceonly.error_codes"
 MAX_SUGGESTIONS = 3
 UNCLASSIFIED = "staging-failed"
 # What Java raises in the middle of a row has such a name. Python's own errors, which a transform raises, end in Error.
@@ -57,7 +61,7 @@ class Explanation:
 
 @cache
 def read_catalogue() -> dict[str, Explanation]:
-    """Return the explanation of every code, by code.
+    """Return the explanation of every code of ours, by code.
 
     Raises:
         ValueError: two areas explain the same code.
@@ -66,12 +70,43 @@ def read_catalogue() -> dict[str, Explanation]:
     for file in sorted(files(__name__).iterdir(), key=lambda file: file.name):
         if not file.name.endswith(".toml"):
             continue
-        area = file.name.removesuffix(".toml")
-        for code, texts in tomllib.loads(file.read_text(encoding="utf-8")).items():
+        for code, explanation in read_area(__name__, file.name.removesuffix(".toml")).items():
             if code in catalogue:
-                raise ValueError(f"{code} is explained in {catalogue[code].area} and in {area}")
-            catalogue[code] = Explanation(code, area, **texts)
+                raise ValueError(f"{code} is explained in {catalogue[code].area} and in {explanation.area}")
+            catalogue[code] = explanation
     return catalogue
+
+
+def read_area(module: str, area: str) -> dict[str, Explanation]:
+    """Return the explanations in AREA.toml beside a module, by code."""
+    text = (files(module) / f"{area}.toml").read_text(encoding="utf-8")
+    return {code: Explanation(code, area, **texts) for code, texts in tomllib.loads(text).items()}
+
+
+@cache
+def read_installed() -> dict[str, Explanation]:
+    """Return the explanations that other installed packages bring, by code. One of them that is broken brings none."""
+    from importlib.metadata import entry_points
+
+    installed: dict[str, Explanation] = {}
+    for offer in entry_points(group=GROUP):
+        try:
+            installed |= read_area(offer.module, offer.name)
+        except (ImportError, OSError, TypeError, ValueError):  # its errors are raised all the same
+            continue
+    return installed
+
+
+def read_all() -> dict[str, Explanation]:
+    """Return the explanation of every code, ours and those of installed packages, by code."""
+    return {**read_installed(), **read_catalogue()}
+
+
+def find_explanation(code: str) -> Explanation | None:
+    """Return the explanation of a code, ours or of an installed package; None: it is not explained."""
+    if not code:
+        return None
+    return read_catalogue().get(code) or read_installed().get(code)  # other packages are not asked without need
 
 
 def without_rows(error: E) -> E:
@@ -80,7 +115,7 @@ def without_rows(error: E) -> E:
     What the state table holds, it holds for as long as it exists: values of rows could not be erased there. The first
     line of a message never quotes a row.
     """
-    explanation = read_catalogue().get(error.code)
+    explanation = find_explanation(error.code)
     is_of_java = error.code == UNCLASSIFIED and JAVA_EXCEPTION.search(error.why) is not None
     if not is_of_java and (explanation is None or not explanation.quotes_rows):
         return error
@@ -91,7 +126,7 @@ def without_rows(error: E) -> E:
 
 def list_similar_codes(word: str) -> list[str]:
     """Return the codes that resemble a word or contain it, then those whose meaning has it; at most three."""
-    catalogue = read_catalogue()
+    catalogue = read_all()
     similar = difflib.get_close_matches(word, sorted(catalogue), n=MAX_SUGGESTIONS)
     containing = [code for code in sorted(catalogue) if word in code]
     about = [code for code in sorted(catalogue) if re.search(rf"\b{re.escape(word)}", catalogue[code].means, re.I)]

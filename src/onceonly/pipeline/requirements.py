@@ -9,10 +9,22 @@ from typing import Any
 from onceonly.pipeline.catalogs import CatalogTable
 from onceonly.pipeline.definition import Pipeline
 
+BROKERS = "kafka"  # the kind of sources and sinks whose connection is one to brokers
+
 
 def list_connection_ids(pipeline: Pipeline) -> set[str]:
     """Return the ids of the Airflow connections of its sources and sinks."""
     return _values_of(pipeline, "connection") | list_registry_ids(pipeline)
+
+
+def list_broker_ids(pipeline: Pipeline) -> set[str]:
+    """Return the ids of those connections that are of brokers. A sink of another package knows what its own is."""
+    ids = set()
+    for part in (*pipeline.sources, *pipeline.sinks):
+        connection = getattr(part, "connection", None)
+        if part.kind == BROKERS and connection:
+            ids.add(connection)
+    return ids
 
 
 def list_registry_ids(pipeline: Pipeline) -> set[str]:

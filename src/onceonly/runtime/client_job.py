@@ -18,7 +18,7 @@ from typing import Protocol
 
 from onceonly import redaction
 from onceonly.checkpoint.model import Checkpoint
-from onceonly.error_codes import read_catalogue
+from onceonly.error_codes import find_explanation
 from onceonly.errors import ActionNeeded, InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.kafka import airflow_connections
 from onceonly.kafka.airflow_connections import Lookup
@@ -176,7 +176,7 @@ def _find_code(lines: Sequence[str]) -> str:
     """Return the code of the last error that the lines tell; empty if they tell none that the catalogue explains."""
     for line in reversed(lines):
         code = CODE_OF_HEADLINE.search(line)
-        if code and code[1] in read_catalogue():
+        if code and find_explanation(code[1]):
             return code[1]
     return ""
 

@@ -122,7 +122,7 @@ def test_where_it_is_not_installed_it_is_refused_and_taken_for_nothing_else(worl
     (site / "onceonly_sqlite-1.0.dist-info/entry_points.txt").unlink()
     with raises(InvalidPipeline, "sink-kind-unknown") as refused:
         Pipeline.from_json(world.pipeline.to_json())
-    assert "delta, files, kafka, state" in refused.value.why
+    assert all(kind in refused.value.why for kind in ("delta", "files", "kafka", "state"))
     assert "Install the package that provides it" in refused.value.todo
     with raises(InvalidPipeline, "sink-kind-unknown"):
         Pipeline(name="other", source=KafkaSource("t"), transform="m:f", sinks=world.pipeline.sinks)

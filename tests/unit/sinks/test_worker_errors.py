@@ -6,7 +6,7 @@ import pytest
 
 from onceonly import errors
 from onceonly.errors import OnceonlyError
-from onceonly.sinks.kafka import python_writer, registered_schemas
+from onceonly.sinks.staging.worker_errors import find_worker_error, worker_error
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, OnceonlyError)]
 
@@ -14,8 +14,8 @@ KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and is
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_error_of_a_worker_keeps_class_texts_and_code(kind: type[OnceonlyError]) -> None:
     raised = kind('a "row"\nof two lines', "why {not}", "do this", code="row-not-accepted")
-    text = f"An error occurred while calling o72.collect.\n{registered_schemas.worker_error(raised)}\n\tat A.java"
-    rebuilt = python_writer.find_error(text)
+    text = f"An error occurred while calling o72.collect.\n{worker_error(raised)}\n\tat A.java"
+    rebuilt = find_worker_error(text)
     assert type(rebuilt) is kind
     assert rebuilt is not None
     assert (rebuilt.what, rebuilt.why, rebuilt.todo, rebuilt.code) == (

@@ -6,7 +6,6 @@ The workers need this package, confluent-kafka and pyarrow.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -14,19 +13,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from onceonly import errors
 from onceonly.errors import OnceonlyError
 from onceonly.kafka import client_settings
 from onceonly.kafka.transactions import Transactions
-from onceonly.sinks.kafka import limits, registered_schemas, spool
+from onceonly.sinks.kafka import limits, spool
 from onceonly.sinks.kafka.job import Job, Receipt
 from onceonly.sinks.kafka.limits import CheckedRows
 from onceonly.sinks.kafka.producer import Output, SendTarget
 from onceonly.sinks.kafka.spool import SpoolFile
+from onceonly.sinks.staging.worker_errors import worker_error
 from onceonly.storage import logins
 
 RECEIPT = "receipt STRING"
-ERROR_IN_TEXT = re.compile(registered_schemas.ERROR_PREFIX + r" (\{.*?\})(?=$|\n|\\n)", re.MULTILINE)
 
 
 def run(job: Job, rows: Any) -> list[Receipt]:
@@ -39,16 +37,6 @@ def run_here(job: Job, table: pa.Table) -> list[Receipt]:
     """Stage rows in this process."""
     receipt = _stage_part(job, 0, table.to_batches())
     return [receipt] if receipt else []
-
-
-def find_error(text: str) -> OnceonlyError | None:
-    """Return the OnceonlyError that a task has raised, if there is one in the text of Spark's error."""
-    match = ERROR_IN_TEXT.search(text)
-    if match is None:
-        return None
-    arguments = json.loads(match[1])
-    kind: type[OnceonlyError] = getattr(errors, arguments.pop("kind"))
-    return kind(**arguments)
 
 
 def _make_task(job: Job) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -67,7 +55,7 @@ def _make_task(job: Job) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Rec
         try:
             receipt = _stage_part(attempt_job, part, batches)
         except OnceonlyError as error:
-            raise registered_schemas.worker_error(error) from error
+            raise worker_error(error) from error
         if receipt:
             yield pa.RecordBatch.from_pydict({"receipt": [json.dumps(vars(receipt))]})
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from onceonly.errors import InvalidPipeline, OnceonlyError
+from onceonly.errors import InvalidPipeline
 from onceonly.kafka.registry import SCHEMA_TYPES, avro_schema, json_schema, make_head, protobuf
 from onceonly.kafka.registry.client import Registry, Schema
 from onceonly.pipeline.sinks import KafkaSink
+from onceonly.sinks.staging.worker_errors import worker_error
 from onceonly.spark import arrow
 from onceonly.spark.row_files import MICROSECOND_FORMATS
 
@@ -215,9 +216,6 @@ def _schema_error(config: KafkaSink, part: SchemaPart, registry: Registry, subje
 # ---- rows as bytes
 
 
-ERROR_PREFIX = "ONCEONLY-ERROR"  # in the text of an error of a worker
-
-
 def encode_column(config: KafkaSink, part: SchemaPart, rows: Any, heads: Heads) -> Any:
     """Return the column of that part, encoded and with its head; null stays null.
 
@@ -226,13 +224,6 @@ def encode_column(config: KafkaSink, part: SchemaPart, rows: Any, heads: Heads) 
     """
     encode = {"avro": _encode_avro, "json": _encode_json, "protobuf": _encode_protobuf}[part.format]
     return _prepend_head(config, encode(config, part, rows), heads)
-
-
-def worker_error(error: OnceonlyError) -> RuntimeError:
-    """Return the error that a worker raises for `error`: Spark only passes on its text."""
-    texts = {"what": error.what, "why": error.why, "todo": error.todo, "code": error.code}
-    parts = {"kind": type(error).__name__, **texts}
-    return RuntimeError(f"{ERROR_PREFIX} {json.dumps(parts)}")
 
 
 def _prepend_head(config: KafkaSink, encoded: Any, heads: Heads) -> Any:

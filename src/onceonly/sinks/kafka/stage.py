@@ -16,6 +16,7 @@ from onceonly.sinks.kafka import digest, jvm_writer, python_writer, registered_s
 from onceonly.sinks.kafka.job import Job, Receipt
 from onceonly.sinks.kafka.registered_schemas import Heads, SchemaPart
 from onceonly.sinks.kafka.spool import SPOOL_SCHEMA
+from onceonly.sinks.staging.worker_errors import find_worker_error
 from onceonly.spark.row_files import MICROSECOND_FORMATS
 from onceonly.spark.small_batch import collect_small_batch
 
@@ -93,7 +94,7 @@ def run(job: Job, rows: Any, writer: Writer, is_small_batch: bool = False) -> St
         return Staged("python", python_writer.run(job, observed), read_digest())
     except Exception as error:
         text = str(error)
-        raise python_writer.find_error(text) or jvm_writer.find_error(job, text) or error from error
+        raise find_worker_error(text) or jvm_writer.find_error(job, text) or error from error
 
 
 def _check_columns(config: KafkaSink, rows: Any) -> None:

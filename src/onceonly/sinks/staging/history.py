@@ -11,7 +11,8 @@ from onceonly.errors import OutcomeUnknown, TargetWentBack
 
 
 class Comparing(Protocol):
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def compare(self, last: Publication) -> History: ...
 
