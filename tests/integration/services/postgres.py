@@ -8,10 +8,11 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psutil
 from patience import PATIENCE
 
 from onceonly.dev.demo.standalone import wait_until
@@ -26,32 +27,72 @@ def programs() -> Path | None:
     return found[-1].parent if found else Path(on_path).parent if (on_path := shutil.which("initdb")) else None
 
 
+class Postgres:
+    """A server on data of its own, which is killed and started again on the same port.
+
+    Args:
+        folder: of the data; it exists.
+        settings: such as 'a=b'.
+    """
+
+    def __init__(self, folder: str, *settings: str) -> None:
+        bin_ = programs()
+        assert bin_ is not None
+        self.port = machine.free_port()
+        self._bin, self._folder, self._settings = bin_, folder, settings
+        self._process: subprocess.Popen[bytes] | None = None
+        command = [bin_ / "initdb", "-D", f"{folder}/data", "-U", "airflow", "-A", "trust", "--no-sync", "-E", "UTF8"]
+        if os.geteuid() == 0:
+            shutil.chown(folder, USER)
+        subprocess.run(command, check=True, **self._run, **_as_nobody_special())
+
+    @property
+    def url(self) -> str:
+        """For SQLAlchemy."""
+        return f"postgresql+psycopg2://airflow@127.0.0.1:{self.port}/postgres"
+
+    def start(self) -> None:
+        command = [self._bin / "postgres", "-D", f"{self._folder}/data", "-p", str(self.port)]
+        command += ["-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={self._folder}"]
+        for setting in self._settings:
+            command += ["-c", setting]
+        self._process = subprocess.Popen(command, **self._run, **_as_nobody_special())
+        ready = [self._bin / "pg_isready", "-h", "127.0.0.1", "-p", str(self.port)]
+        wait_until(lambda: subprocess.run(ready, **self._run).returncode == 0, "PostgreSQL is ready", PATIENCE)
+
+    def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
+        """End the server: SIGQUIT ends its processes at once, without a checkpoint; SIGINT writes one."""
+        assert self._process is not None
+        self._process.send_signal(how)
+        self._process.wait(PATIENCE)
+
+    def kill(self) -> None:
+        """Kill all its processes with SIGKILL, as a machine that loses its power would."""
+        assert self._process is not None
+        process = psutil.Process(self._process.pid)
+        process.suspend()  # else it would start others in place of those that die
+        for one in [*process.children(recursive=True), process]:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+        self._process.wait(PATIENCE)
+
+    @property
+    def _run(self) -> dict[str, object]:
+        return {"cwd": self._folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
+
 @contextmanager
 def postgres(*settings: str) -> Iterator[str]:
     """The SQLAlchemy URL of an empty database; the server, with such `settings` as 'a=b', ends with the block."""
-    bin_ = programs()
-    assert bin_ is not None
     with TemporaryDirectory(prefix="onceonly-postgres-") as folder:
-        if os.geteuid() == 0:
-            shutil.chown(folder, USER)
-        data = f"{folder}/data"
-        run = {"cwd": folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        command = [bin_ / "initdb", "-D", data, "-U", "airflow", "-A", "trust", "--no-sync", "-E", "UTF8"]
-        subprocess.run(command, check=True, **run, **_as_nobody_special())
-        quick = ["-c", "fsync=off", "-c", f"unix_socket_directories={folder}", "-c", "max_connections=200"]
         # A killed scheduler's workers keep its connection open, and with it the locks of its last transaction.
-        quick += ["-c", "idle_in_transaction_session_timeout=30s"]
-        quick += [word for setting in settings for word in ("-c", setting)]
-        port = machine.free_port()
-        listen = ["-p", str(port), "-c", "listen_addresses=127.0.0.1"]
-        server = subprocess.Popen([bin_ / "postgres", "-D", data, *listen, *quick], **run, **_as_nobody_special())
+        quick = ["fsync=off", "max_connections=200", "idle_in_transaction_session_timeout=30s"]
+        server = Postgres(folder, *quick, *settings)
+        server.start()
         try:
-            ready = [bin_ / "pg_isready", "-h", "127.0.0.1", "-p", str(port)]
-            wait_until(lambda: subprocess.run(ready, **run).returncode == 0, "PostgreSQL is ready", PATIENCE)
-            yield f"postgresql+psycopg2://airflow@127.0.0.1:{port}/postgres"
+            yield server.url
         finally:
-            server.send_signal(signal.SIGQUIT)
-            server.wait(PATIENCE)
+            server.stop()
 
 
 def _as_nobody_special() -> dict[str, object]:
