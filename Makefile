@@ -11,6 +11,7 @@ DEPS := .venv/dependencies-$(HERE)
 SELF := .venv/onceonly-$(HERE)
 JARS := .jars/complete
 WRITER := src/onceonly/spark/jars/onceonly-writer.jar
+PACKAGES := $(wildcard packages/*)
 SITE := .venv-docs/made-for-$(HERE)
 
 .PHONY: help setup demo demo-cluster test unit heavy crash lint format chaos bench trial matrix wheel explore mutants docs lock clean
@@ -96,8 +97,8 @@ $(DEPS): requirements.lock | $(VENV)
 	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python requirements.lock
 	@touch $@
 
-$(SELF): $(DEPS) pyproject.toml packages/onceonly-iceberg/pyproject.toml
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable . --editable packages/onceonly-iceberg
+$(SELF): $(DEPS) pyproject.toml $(PACKAGES:=/pyproject.toml)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable . $(addprefix --editable ,$(PACKAGES))
 	@touch $@
 
 $(SITE): requirements-docs.lock
