@@ -4,7 +4,7 @@ One TOML file per area holds the texts. `onceonly explain` prints them, and docs
 
     python -m onceonly.error_codes > docs/errors.md
 
-A package with sinks brings codes of its own, by an entry point of GROUP: its name is the area, its value the module
+A package with sinks brings codes of its own, by an entry point of CODES_GROUP: its name is the area, its value the module
 beside which AREA.toml is.
 """
 
@@ -21,7 +21,7 @@ from typing import TypeVar
 from onceonly import documentation
 from onceonly.errors import OnceonlyError
 
-GROUP = "onceonly.error_codes"
+CODES_GROUP = "onceonly.error_codes"
 MAX_SUGGESTIONS = 3
 UNCLASSIFIED = "staging-failed"
 # What Java raises in the middle of a row has such a name. Python's own errors, which a transform raises, end in Error.
@@ -89,7 +89,7 @@ def read_installed() -> dict[str, Explanation]:
     from importlib.metadata import entry_points
 
     installed: dict[str, Explanation] = {}
-    for offer in entry_points(group=GROUP):
+    for offer in entry_points(group=CODES_GROUP):
         try:
             installed |= read_area(offer.module, offer.name)
         except (ImportError, OSError, TypeError, ValueError):  # its errors are raised all the same

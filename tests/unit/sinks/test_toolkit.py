@@ -35,7 +35,9 @@ def area(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     file.write_text(CODES)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "lines_sink", raising=False)  # of the test before
-    offers = [EntryPoint(name, module, error_codes.GROUP) for name, module in [("lines", "lines_sink"), ("no", "nos")]]
+    offers = [
+        EntryPoint(name, module, error_codes.CODES_GROUP) for name, module in [("lines", "lines_sink"), ("no", "nos")]
+    ]
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: offers)
     error_codes.read_installed.cache_clear()
     yield file
