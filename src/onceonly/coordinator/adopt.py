@@ -108,11 +108,10 @@ def judge_batch(job: StreamingProgress, tables: Sequence[TableEvidence]) -> Batc
     """
     named_tables = [table for table in tables if table.is_named]
     batches = [table.batch for table in named_tables or tables if table.is_named or table.batch is not None]
-    last = job.planned.number if job.planned else job.committed
-    is_ahead = any(batch is not None and last is not None and batch > last for batch in batches)
     if job.planned is None:
+        is_ahead = any(batch is not None and batch > (job.committed or 0) for batch in batches)
         return BatchOutcome.UNKNOWN if is_ahead else None
-    if is_ahead or not batches or any(batch != batches[0] for batch in batches):
+    if not batches or any(batch != batches[0] for batch in batches):
         return BatchOutcome.UNKNOWN
     if batches[0] == job.planned.number:
         return BatchOutcome.PUBLISHED

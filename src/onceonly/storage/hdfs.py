@@ -16,6 +16,7 @@ import pyarrow.fs as pafs
 
 from onceonly.errors import NotCommitted
 from onceonly.storage.interface import (
+    SINK_LOG,
     FileSystem,
     Fingerprint,
     PlannedMove,
@@ -25,6 +26,7 @@ from onceonly.storage.interface import (
     parent,
     parents,
     probe_in,
+    query_folder_error,
 )
 from onceonly.storage.own_paths import MANIFESTS, OwnPath
 from onceonly.storage.webhdfs import CONNECT_TIMEOUT_SECONDS, Unreachable, WebHdfsCluster
@@ -58,6 +60,8 @@ class HdfsFiles(FileSystem):
             cluster.request("get", "CHECKACCESS", cluster.path(nearest), fsaction="-wx")
             if self.exists(f"{target}/_delta_log"):
                 raise UnsuitableTarget(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
+            if self.exists(f"{target}/{SINK_LOG}"):
+                raise query_folder_error(target)
         except PermissionError as error:
             todo = f"Grant it to the user '{cluster.user}', or set HADOOP_USER_NAME. Kerberos is not supported."
             raise UnsuitableTarget(f"{error}.", todo, code="target-not-writable") from error

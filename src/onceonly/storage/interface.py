@@ -24,6 +24,19 @@ class UnsuitableTarget(Exception):
         self.why, self.todo, self.code = why, todo, code
 
 
+SINK_LOG = "_spark_metadata"  # of a folder that a Structured Streaming query writes. Source: Spark, `FileStreamSink`
+
+
+def query_folder_error(target: str) -> UnsuitableTarget:
+    """Return the refusal of a folder that a streaming query writes: Spark reads the files in its log, and no others."""
+    return UnsuitableTarget(
+        f"{target} is written by a Structured Streaming query: Spark reads the files that its {SINK_LOG} lists, and "
+        "would pass over all others.",
+        f"Choose another folder. Or, once no query writes there any more, remove {SINK_LOG}; readers then see every "
+        "file in the folder, also those of batches that failed.",
+    )
+
+
 class Fingerprint(NamedTuple):
     """The fingerprint of a file: its size in bytes, and a checksum of its content by a named algorithm."""
 

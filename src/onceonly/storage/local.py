@@ -19,6 +19,7 @@ import pyarrow as pa
 from onceonly.storage import folders
 from onceonly.storage.durability import sync, sync_tree
 from onceonly.storage.interface import (
+    SINK_LOG,
     FileSystem,
     Fingerprint,
     PlannedMove,
@@ -28,6 +29,7 @@ from onceonly.storage.interface import (
     parent,
     parents,
     probe_in,
+    query_folder_error,
 )
 from onceonly.storage.own_paths import MANIFESTS, OwnPath
 
@@ -68,6 +70,8 @@ class LocalFiles(FileSystem):
             raise UnsuitableTarget(why, "Grant it, or choose another path.", code="target-not-writable")
         if (place / "_delta_log").exists():
             raise UnsuitableTarget(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
+        if (place / SINK_LOG).exists():
+            raise query_folder_error(target)
         if place.exists() and place.stat().st_dev != place.parent.stat().st_dev:
             raise UnsuitableTarget(
                 f"{target} is the root of a file system, and rows are staged beside it, on another one.",

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from onceonly.documentation import name_page
 from onceonly.errors import NotCommitted
 from onceonly.storage.interface import (
+    SINK_LOG,
     FileSystem,
     Fingerprint,
     PlannedMove,
@@ -22,6 +23,7 @@ from onceonly.storage.interface import (
     UnsuitableTarget,
     is_hidden,
     probe_in,
+    query_folder_error,
 )
 from onceonly.storage.own_paths import OwnPath
 
@@ -108,6 +110,8 @@ class ObjectFiles(FileSystem):
         try:
             if self._store.list_entries(f"{target}/_delta_log", most=2):  # the first one may be what marks the folder
                 raise UnsuitableTarget(f"{target} is a Delta table.", "Use a DeltaSink, or another folder.")
+            if self._store.list_entries(f"{target}/{SINK_LOG}", most=2):
+                raise query_folder_error(target)
             if self.exists(target):
                 raise UnsuitableTarget(f"{target} is not a folder.", "Choose another path.")
             self.try_out(target)

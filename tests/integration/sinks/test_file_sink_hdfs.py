@@ -314,7 +314,9 @@ def test_a_target_that_is_something_else_is_refused(lake: Lake, monkeypatch: pyt
     cluster = WebHdfsCluster(lake.folder, lake.hdfs.webhdfs)
     cluster.create(f"{lake.folder}/file", b"")
     cluster.create(f"{lake.folder}/table/_delta_log/0.json", b"")
-    for name, why in (("file", "is not a folder"), ("file/below", "is not a folder"), ("table", "is a Delta table")):
+    cluster.create(f"{lake.folder}/query/_spark_metadata/0", b"v1")
+    things = {"file": "is not a folder", "file/below": "is not a folder", "table": "is a Delta table"}
+    for name, why in {**things, "query": "is written by a Structured Streaming query"}.items():
         with pytest.raises(InvalidPipeline) as refused:
             Lake(lake.hdfs, f"{lake.folder}/{name}").sink().check()
         assert why in refused.value.why

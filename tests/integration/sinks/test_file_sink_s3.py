@@ -384,6 +384,9 @@ def test_what_is_no_place_for_files_is_said_before_any_work(lake: Lake, monkeypa
     lake.put(f"{lake.name}/table/_delta_log/", "")  # by which S3A marks the folder
     with raises(InvalidPipeline, "target-unsuitable", match="is a Delta table"):
         LightStoreFiles(f"s3://{BUCKET}/{lake.name}/table").check()
+    lake.put(f"{lake.name}/query/_spark_metadata/0", "v1")
+    with raises(InvalidPipeline, "target-unsuitable", match="is written by a Structured Streaming query"):
+        LightStoreFiles(f"s3://{BUCKET}/{lake.name}/query").check()
     with raises(InvalidPipeline, "bucket-missing", match="NoSuchBucket"):
         LightStoreFiles("s3://nowhere/lake").check()
     with raises(InvalidPipeline, "uri-invalid", match="must name a bucket and a folder"):

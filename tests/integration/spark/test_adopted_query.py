@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import Consumer, TopicPartition
 from deltalake import DeltaTable
 from integration.programs.children import output
 from integration.projects.checkpoints import run_next
@@ -132,6 +133,11 @@ def adopt(query: OldQuery, *more: str) -> Any:
     return onceonly("adopt", f"{file}:numbers", "--checkpoint", str(query.checkpoint), *more)
 
 
+def adopt_group(query: OldQuery, *more: str) -> Any:
+    file = str(query.project.folder / "pipelines.py")
+    return onceonly("adopt", f"{file}:numbers", "--group", query.project.topic, *more)
+
+
 def go_on(query: OldQuery) -> None:
     """Take over, send more records, and let the pipeline read all that is left."""
     shown = adopt(query, "--write")
@@ -158,9 +164,25 @@ def test_stopped_query_that_has_read_everything_has_no_batch_left(query: OldQuer
     go_on(query)
 
 
+def test_consumer_group_is_taken_over(query: OldQuery) -> None:
+    """Flink commits the offsets of a checkpoint in the same way."""
+    project = query.project
+    settings = {"bootstrap.servers": project.bootstrap, "group.id": project.topic, "enable.auto.commit": False}
+    consumer = Consumer({**settings, "auto.offset.reset": "earliest"})
+    offsets = [TopicPartition(project.topic, partition, 40 + partition) for partition in range(4)]
+    consumer.commit(offsets=offsets, asynchronous=False)
+    consumer.close()
+    shown = adopt_group(query, "--write")
+    assert shown["start"] == {project.topic: {str(partition): 40 + partition for partition in range(4)}}
+    assert adopt_group(query, "--write") == shown
+    assert run_next(project.parts, project.pipeline()) is not None
+    unread = [number for number in BEFORE if number // 4 >= 40 + number % 4]  # each fourth number is in one partition
+    assert project.published() == Counter(unread)
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("moment", range(MOMENTS))
-def test_query_is_taken_over_wherever_it_dies(query: OldQuery, moment: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_query_is_taken_over_wherever_it_dies(query: OldQuery, moment: int) -> None:
     """The first three are between the commit of the table and that of the query, which is tried until it is hit."""
     chance = random.Random(SEED + moment)
     batch, is_hit = chance.randrange(1, 8), False
@@ -175,6 +197,5 @@ def test_query_is_taken_over_wherever_it_dies(query: OldQuery, moment: int, caps
         left = query.kill()
         batch, is_hit = left.planned + 2, moment >= 3 or left.is_between
     shown = adopt(query)
-    with capsys.disabled():
-        print(f"\nmoment {moment}: {left}, planned batch {shown['planned'] and shown['planned']['outcome']}")
+    print(f"moment {moment}: {left}, planned batch {shown['planned'] and shown['planned']['outcome']}")
     go_on(query)
