@@ -4,8 +4,8 @@ One TOML file per area holds the texts. `onceonly explain` prints them, and docs
 
     python -m onceonly.error_codes > docs/errors.md
 
-A package with sinks brings codes of its own, by an entry point of CODES_GROUP: its name is the area, its value the module
-beside which AREA.toml is.
+A package with sinks brings codes of its own, by an entry point of CODES_GROUP: its name is the area, its value the
+module beside which AREA.toml is.
 """
 
 from __future__ import annotations
