@@ -250,7 +250,7 @@ class IcebergWriter(Sink, DecisionTraces, TargetHistory, InspectableRows, Verifi
         raise errors.crowded_error(self.name, self.place, MAX_COMMIT_ATTEMPTS)
 
     def discard(self, txn: Transaction, handle: Handle | None) -> None:
-        """Delete the transaction's files and list, unless the table refers to one of them."""
+        """Delete the transaction's list, and its files unless the table refers to one of them."""
         with require_answer(self.config):
             table = self._tables.find()
             if table is None:
@@ -258,11 +258,9 @@ class IcebergWriter(Sink, DecisionTraces, TargetHistory, InspectableRows, Verifi
             store = FileStore(table)
             if not staged_files.exists(store, txn.name) and not store.list_parquet_files(txn.name):
                 return  # never begun
-            if evidence.read(table.properties, txn.app_id).last.txn == txn.name:
-                return
-            if references.is_referred_to(table, store.uri(txn.name)):
-                return
-            store.delete_folder(txn.name)
+            is_published = evidence.read(table.properties, txn.app_id).last.txn == txn.name
+            if not is_published and not references.is_referred_to(table, store.uri(txn.name)):
+                store.delete_folder(txn.name)
             store.delete_file(staged_files.list_path(txn.name))
 
     def leftovers(self, prefix: str) -> list[Transaction]:

@@ -50,6 +50,10 @@ WRITE_IDS = "spark.sql.parquet.fieldId.write.enabled"
 PLAIN_NAME = r"^[0-9A-Za-z_.-]{1,48}$"
 RESERVED_NAME = r"^(null|sha-.*)$"
 HOUR_MICROS = 3_600_000_000
+MAX_INT = 2**31 - 1
+# Spark hashes several values one after the other, with 42 as the first seed, and each hash as the next. The hash of
+# this number is 0, so what comes after it is hashed with the seed 0, as Iceberg does it.
+HASHES_TO_ZERO = -1_693_959_553
 SPARK_NAMES = {
     "boolean": "boolean",
     "int": "integer",
@@ -201,38 +205,39 @@ def _truncate(source: Any, kind: IcebergType, width: int) -> Any:
 
 
 def _bucket(source: Any, kind: IcebergType, buckets: int) -> Any:
-    """Return the bucket of Iceberg's own hash, which Spark has not: it is computed in Python, by Arrow batches."""
+    """Return the bucket of Iceberg's hash (Murmur3, 32 bits, seed 0)."""
     from pyspark.sql import functions as F
+
+    if isinstance(kind, StringType | BinaryType | DecimalType):
+        return _bucket_in_python(source, kind, buckets)
+    if isinstance(kind, DateType):
+        number = F.unix_date(source)
+    elif isinstance(kind, TimestampType | TimestamptzType):
+        number = F.unix_micros(source.cast("timestamp"))
+    else:
+        number = source
+    hashed = F.hash(F.lit(HASHES_TO_ZERO), number.cast("long"))
+    return F.when(source.isNotNull(), hashed.bitwiseAND(F.lit(MAX_INT)) % F.lit(buckets))
+
+
+def _bucket_in_python(source: Any, kind: IcebergType, buckets: int) -> Any:
+    """Return the bucket of texts and bytes, which Spark's own hash takes in another way: by batches, in Python."""
     from pyspark.sql.pandas import functions as pandas_functions
     from pyspark.sql.types import IntegerType as SparkInteger
 
-    if isinstance(kind, DateType):
-        source, form = F.unix_date(source).cast("long"), "long"
-    elif isinstance(kind, TimestampType | TimestamptzType):
-        source, form = F.unix_micros(source.cast("timestamp")), "long"
-    elif isinstance(kind, IntegerType | LongType):
-        source, form = source.cast("long"), "long"
-    elif isinstance(kind, DecimalType):
-        form = "decimal"
-    else:
-        form = "bytes"
     make_udf: Any = pandas_functions.pandas_udf
-    hash_values = make_udf(_make_bucket_function(form, buckets), SparkInteger())
-    if form == "long":  # to pandas, a column of whole numbers with nulls is one of floats
-        return F.when(source.isNotNull(), hash_values(F.coalesce(source, F.lit(0))))
-    return hash_values(source)
+    function = _make_bucket_function(isinstance(kind, DecimalType), buckets)
+    return make_udf(function, SparkInteger())(source)
 
 
-def _make_bucket_function(form: str, buckets: int) -> Any:
-    """Return the function for Spark's workers; it is sent by value, and needs mmh3 alone there."""
+def _make_bucket_function(is_decimal: bool, buckets: int) -> Any:
+    """Return the function for Spark's workers; it is sent by value, and needs mmh3 and pandas there."""
 
     def bucket(values):  # type: ignore[no-untyped-def]
         import mmh3
 
         def to_bytes(value: Any) -> bytes:
-            if form == "long":
-                return int(value).to_bytes(8, "little", signed=True)
-            if form == "decimal":
+            if is_decimal:
                 sign, digits, _ = value.as_tuple()
                 unscaled = int("".join(map(str, digits))) * (-1 if sign else 1)
                 size = (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
@@ -240,7 +245,7 @@ def _make_bucket_function(form: str, buckets: int) -> Any:
             return value.encode() if isinstance(value, str) else bytes(value)
 
         def bucket_of(value: Any) -> int | None:
-            if value is None or value != value:
+            if value is None:
                 return None
             return (mmh3.hash(to_bytes(value)) & 0x7FFFFFFF) % buckets
 
