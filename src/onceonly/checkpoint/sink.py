@@ -157,7 +157,10 @@ class Sink(ABC):
 
     @abstractmethod
     def leftovers(self, prefix: str) -> list[Transaction]:
-        """List the transactions with that `Transaction.prefix` that have unpublished output."""
+        """List the transactions with unpublished output whose names begin with `prefix` and a dash.
+
+        Recovery asks for those of all sinks of a pipeline: "STATE-PIPELINE". `Transaction.prefix` is that of one sink.
+        """
 
     # ---- what most sinks leave as it is
 

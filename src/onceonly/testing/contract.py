@@ -332,6 +332,7 @@ class SinkContract(RehearsalContract, RepairContract, VerificationContract):
         target.sink().release(published)
         target.sink().discard(aborted, None)
         assert target.sink().leftovers(prefix) == [waiting]
+        assert target.sink().leftovers(f"{self.state_id}-flights") == [waiting]  # as recovery asks
         assert list_leftovers(target.sink(), published, aborted, waiting) in ([waiting], None)
 
     def test_a_release_leaves_what_is_published_and_may_be_repeated(

@@ -97,7 +97,7 @@ class SqliteWriter(Sink, DecisionTraces, InspectableRows):
     def leftovers(self, prefix: str) -> list[Transaction]:
         with self._transaction() as db:
             names = db.execute("SELECT DISTINCT txn FROM rows WHERE txn NOT IN (SELECT txn FROM decisions)").fetchall()
-        return [txn for (name,) in names if (txn := Transaction.parse(name)) and txn.prefix == prefix]
+        return [txn for (name,) in names if (txn := Transaction.parse(name)) and name.startswith(f"{prefix}-")]
 
     def traces(self, pipeline: str) -> list[Trace]:
         with self._transaction() as db:

@@ -202,10 +202,10 @@ def exists(store: FileStore, txn: str) -> bool:
 
 
 def list_transactions(store: FileStore, prefix: str) -> list[Transaction]:
-    """List the transactions with that prefix whose list is there."""
+    """List the transactions whose list is there, and whose names begin with that prefix."""
     transactions = []
     for name in store.list_names(FOLDER):
         txn = Transaction.parse(name.removesuffix(".json"))
-        if txn and txn.prefix == prefix:
+        if txn and txn.name.startswith(f"{prefix}-"):
             transactions.append(txn)
     return transactions

@@ -114,7 +114,7 @@ def list_transactions(cursor: Cursor, schema: str, prefix: str) -> list[Transact
     transactions = set()
     for _, description in cursor.fetchall():
         txn = Transaction.parse(description)
-        if txn and txn.prefix == prefix:
+        if txn and txn.name.startswith(f"{prefix}-"):
             transactions.add(txn)
     return sorted(transactions, key=lambda txn: (txn.epoch, txn.attempt))
 
