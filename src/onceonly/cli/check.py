@@ -21,7 +21,7 @@ from onceonly.cli.app import json_option, print_json
 from onceonly.errors import InvalidPipeline, NotCommitted, OnceonlyError
 from onceonly.kafka import airflow_connections
 from onceonly.pipeline.definition import Pipeline
-from onceonly.pipeline.requirements import list_broker_ids, list_connection_ids, list_registry_ids
+from onceonly.pipeline.requirements import find_named_table, list_broker_ids, list_connection_ids, list_registry_ids
 from onceonly.pipeline.sinks import KafkaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime import dag_files, pipeline_file
@@ -218,7 +218,7 @@ def _list_airflow_limits() -> list[str]:
 
 def _configs_with_tables(pipeline: Pipeline) -> list[Any]:
     """Return the sources and sinks whose tables have names in a catalog."""
-    return [config for config in (*pipeline.sources, *pipeline.sinks) if getattr(config, "table", None)]
+    return [config for config in (*pipeline.sources, *pipeline.sinks) if find_named_table(config)]
 
 
 def _check_stores(pipeline: Pipeline, settings: Settings) -> list[str]:

@@ -34,14 +34,30 @@ def list_registry_ids(pipeline: Pipeline) -> set[str]:
 
 def list_named_tables(pipeline: Pipeline) -> set[str]:
     """Return the names that a catalog has to be asked for."""
-    return _values_of(pipeline, "table")
+    names = set()
+    for part in (*pipeline.sources, *pipeline.sinks):
+        name = find_named_table(part)
+        if name:
+            names.add(name)
+    return names
+
+
+def find_named_table(part: Any) -> str | None:
+    """Return the name by which a source or sink is to be found in a Spark catalog; None: it has none.
+
+    What a sink of another package calls a table is its own: only ours keep the id of the one that was found.
+    """
+    if not hasattr(part, "table_id"):
+        return None
+    name: str | None = part.table
+    return name
 
 
 def place_tables(pipeline: Pipeline, tables: Mapping[str, CatalogTable]) -> Pipeline:
     """Return the same pipeline on the tables that were found by their names: all of `list_named_tables`."""
 
     def place(part: Any) -> Any:
-        table = tables.get(getattr(part, "table", None) or "")
+        table = tables.get(find_named_table(part) or "")
         if not table:
             return part
         return replace(part, path=table.path, table_id=table.table_id)

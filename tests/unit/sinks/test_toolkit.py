@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 from onceonly import DeltaSink, KafkaSink, KafkaSource, Pipeline, error_codes
 from onceonly.cli import main
 from onceonly.errors import InvalidPipeline
-from onceonly.pipeline.requirements import list_broker_ids, list_connection_ids
+from onceonly.pipeline.requirements import find_named_table, list_broker_ids, list_connection_ids, list_named_tables
 from onceonly.sinks import toolkit
 
 CODES = """
@@ -82,3 +83,12 @@ def test_connections_to_brokers_are_those_of_kafka() -> None:
     object.__setattr__(pipeline.sinks[1], "connection", "database")  # as a sink of another package has one
     assert list_broker_ids(pipeline) == {"in", "brokers"}
     assert list_connection_ids(pipeline) == {"in", "brokers", "database"}
+
+
+def test_tables_of_other_packages_are_in_no_catalog() -> None:
+    sinks = [DeltaSink("lake", table="shop.orders"), DeltaSink("other", "other")]
+    pipeline = Pipeline(name="p", source=KafkaSource("t"), transform="m:f", sinks=sinks)
+    other = SimpleNamespace(name="database", kind="postgres", table="shop.orders")
+    object.__setattr__(pipeline, "sinks", [sinks[0], other])
+    assert list_named_tables(pipeline) == {"shop.orders"}
+    assert (find_named_table(other), find_named_table(sinks[0])) == (None, "shop.orders")
