@@ -52,6 +52,8 @@ class Postgres:
         return f"postgresql+psycopg2://airflow@127.0.0.1:{self.port}/postgres"
 
     def start(self) -> None:
+        if self._process:
+            self._process.wait(PATIENCE)  # as a zombie it would be taken for a server that runs
         command = [self._bin / "postgres", "-D", f"{self._folder}/data", "-p", str(self.port)]
         command += ["-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={self._folder}"]
         for setting in self._settings:
@@ -69,16 +71,30 @@ class Postgres:
     def kill(self) -> None:
         """Kill all its processes with SIGKILL, as a machine that loses its power would."""
         assert self._process is not None
-        process = psutil.Process(self._process.pid)
-        process.suspend()  # else it would start others in place of those that die
-        for one in [*process.children(recursive=True), process]:
-            with suppress(psutil.NoSuchProcess):
-                one.kill()
+        kill_server(self._process.pid)
         self._process.wait(PATIENCE)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def _run(self) -> dict[str, object]:
         return {"cwd": self._folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
+
+def kill_server(pid: int) -> None:
+    """Kill a server and all its processes with SIGKILL."""
+    process = psutil.Process(pid)
+    process.suspend()  # else it would start others in place of those that die
+    for one in [*process.children(recursive=True), process]:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
 
 
 @contextmanager

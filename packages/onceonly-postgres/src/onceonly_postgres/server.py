@@ -13,7 +13,8 @@ from psycopg.sql import SQL, Composed, Identifier
 
 from onceonly.errors import InvalidPipeline, OutcomeUnknown
 
-LOCK_TIMEOUT = "60s"  # unless the connection's `options` say otherwise
+# For a lock, and for a process that hangs and holds locks, unless the connection's `options` say otherwise
+TIMEOUT = "60s"
 CONNECT_TIMEOUT_SECONDS = 15
 APPLICATION = "onceonly"
 # An asynchronous commit may be lost after it was confirmed. `remote_write` and more are left as they are.
@@ -21,9 +22,10 @@ DURABLE = """
     SELECT set_config('synchronous_commit', 'on', true)
     WHERE current_setting('synchronous_commit') IN ('off', 'local')
 """
-PATIENT = """
-    SELECT set_config('lock_timeout', %s, true) WHERE current_setting('lock_timeout') = '0'
+WITHOUT_LIMIT = """
+    SELECT set_config(name, %(limit)s, true) FROM unnest(%(names)s::text[]) AS name WHERE current_setting(name) = '0'
 """
+LOCK_TIMEOUT_SETTING, IDLE_TIMEOUT_SETTING = "lock_timeout", "idle_in_transaction_session_timeout"
 Row = tuple[Any, ...]
 Cursor = psycopg.Cursor[Row]
 
@@ -62,11 +64,12 @@ class Server:
         return cls(settings, connection, sink)
 
     @contextmanager
-    def transaction(self, is_trial: bool = False) -> Iterator[Cursor]:
+    def transaction(self, is_trial: bool = False, may_idle: bool = False) -> Iterator[Cursor]:
         """Run one transaction on the primary, durable once it is committed.
 
         Args:
             is_trial: it is rolled back.
+            may_idle: whoever reads from it may take long over it. It holds no lock that others wait for.
         Raises:
             OutcomeUnknown: the server does not answer, takes no writes, or does not say whether it has committed.
             psycopg.Error: a statement has failed, and the transaction is rolled back.
@@ -74,7 +77,8 @@ class Server:
         with self._connect() as connection, connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED READ WRITE")
             cursor.execute(DURABLE)
-            cursor.execute(PATIENT, [LOCK_TIMEOUT])
+            limited = [LOCK_TIMEOUT_SETTING] if may_idle else [LOCK_TIMEOUT_SETTING, IDLE_TIMEOUT_SETTING]
+            cursor.execute(WITHOUT_LIMIT, {"limit": TIMEOUT, "names": limited})
             yield cursor
             if is_trial:
                 return

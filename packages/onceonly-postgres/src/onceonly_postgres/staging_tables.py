@@ -152,7 +152,10 @@ def read_batches(server: Server, schema: str, name: str, arrow_schema: pa.Schema
             cast = SQL("::text[]")
         columns.append(SQL("{}{}").format(Identifier(field.name), cast))
     query = SQL("SELECT {} FROM {}").format(SQL(", ").join(columns), qualified(schema, name))
-    with server.transaction(is_trial=True) as cursor, cursor.connection.cursor(name="staged_rows") as rows:
+    with (
+        server.transaction(is_trial=True, may_idle=True) as cursor,
+        cursor.connection.cursor(name="staged_rows") as rows,
+    ):
         rows.itersize = batch_rows
         rows.execute(query)
         while chunk := rows.fetchmany(batch_rows):
