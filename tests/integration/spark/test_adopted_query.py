@@ -32,6 +32,7 @@ pytestmark = pytest.mark.integration
 
 BEFORE, AFTER = range(400), range(400, 420)  # numbers that are sent before the query is killed, and afterwards
 SEED, MOMENTS = 20130101, 10
+PARTITIONS = 4  # of the project's topic
 PIPELINES = """
 from onceonly import DeltaSink, KafkaSource, Pipeline
 
@@ -64,6 +65,7 @@ class OldQuery:
     def __init__(self, project: Project) -> None:
         self.project, self.checkpoint = project, project.folder / "checkpoint"
         self.table = project.folder / "home" / "lake" / "chained"
+        self.pipeline = f"{project.folder / 'pipelines.py'}:numbers"
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
@@ -129,13 +131,11 @@ def onceonly(*arguments: str) -> Any:
 
 
 def adopt(query: OldQuery, *more: str) -> Any:
-    file = str(query.project.folder / "pipelines.py")
-    return onceonly("adopt", f"{file}:numbers", "--checkpoint", str(query.checkpoint), *more)
+    return onceonly("adopt", query.pipeline, "--checkpoint", str(query.checkpoint), *more)
 
 
 def adopt_group(query: OldQuery, *more: str) -> Any:
-    file = str(query.project.folder / "pipelines.py")
-    return onceonly("adopt", f"{file}:numbers", "--group", query.project.topic, *more)
+    return onceonly("adopt", query.pipeline, "--group", query.project.topic, *more)
 
 
 def go_on(query: OldQuery) -> None:
@@ -169,15 +169,23 @@ def test_consumer_group_is_taken_over(query: OldQuery) -> None:
     project = query.project
     settings = {"bootstrap.servers": project.bootstrap, "group.id": project.topic, "enable.auto.commit": False}
     consumer = Consumer({**settings, "auto.offset.reset": "earliest"})
-    offsets = [TopicPartition(project.topic, partition, 40 + partition) for partition in range(4)]
-    consumer.commit(offsets=offsets, asynchronous=False)
+    consumer.subscribe([project.topic])
+    numbers, starts = [], {}
+    while len(starts) < PARTITIONS:
+        record = consumer.poll(PATIENCE)
+        assert record is not None and record.error() is None
+        numbers.append(int(record.value()))
+        starts[record.partition()] = record.offset() + 1
+    positions = [TopicPartition(project.topic, partition, start) for partition, start in starts.items()]
+    consumer.commit(offsets=positions, asynchronous=False)
+    refused = CliRunner().invoke(main, ["adopt", query.pipeline, "--group", project.topic, "--json"])
+    assert json.loads(refused.stdout)["code"] == "group-active"
     consumer.close()
     shown = adopt_group(query, "--write")
-    assert shown["start"] == {project.topic: {str(partition): 40 + partition for partition in range(4)}}
+    assert shown["start"] == {project.topic: {str(partition): start for partition, start in sorted(starts.items())}}
     assert adopt_group(query, "--write") == shown
     assert run_next(project.parts, project.pipeline()) is not None
-    unread = [number for number in BEFORE if number // 4 >= 40 + number % 4]  # each fourth number is in one partition
-    assert project.published() == Counter(unread)
+    assert project.published() == Counter(set(BEFORE) - set(numbers))
 
 
 @pytest.mark.heavy
