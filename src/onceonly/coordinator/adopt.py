@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from shlex import quote
 from typing import Any
 
 from onceonly.checkpoint.commands import PIPELINE_FILE
@@ -244,7 +245,7 @@ def _unknown_batch_error(
         f"By {job.folder} {state}; {'; '.join(logs) or 'no Delta table of this pipeline is there'}.",
         "Let the query finish that batch: start it once more with trigger(availableNow=True), wait for its end, and "
         f"repeat this command. If it writes to a Delta table with its own sink, name that: onceonly adopt "
-        f"{PIPELINE_FILE} --checkpoint FOLDER --table TABLE. Nothing was written.",
+        f"{PIPELINE_FILE} --checkpoint {quote(job.folder)} --table TABLE. Nothing was written.",
         code="streaming-batch-unknown",
     )
 
