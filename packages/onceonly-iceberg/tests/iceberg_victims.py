@@ -91,7 +91,11 @@ class World:
     def make(self, records: int) -> None:
         Path(self.folder, "home").mkdir()
         create_table(self.lake)
-        FakeSource("flights", self.parts.settings.home).append(0, *((NOON, number) for number in range(records)))
+        self.append(0, records)
+
+    def append(self, start: int, end: int) -> None:
+        """Write records into the topic, with these numbers."""
+        FakeSource("flights", self.parts.settings.home).append(0, *((NOON, number) for number in range(start, end)))
 
     def coordinator(self) -> Coordinator:
         return live_services.open_planner(self.parts)
