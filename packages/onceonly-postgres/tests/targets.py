@@ -12,7 +12,7 @@ from plain_client import execute
 from onceonly import KafkaSource, Merge, Pipeline
 from onceonly.runtime.live_services import LiveServices
 from onceonly.sinks import Handle, Sink, Transaction
-from onceonly.testing.contract import SINK, Break, Target
+from onceonly.testing.contract import SINK, Break, Damage, Target
 from onceonly_postgres import PostgresSink
 
 CONNECTION = "shop_database"
@@ -118,7 +118,7 @@ def advance_ledger(target: NumberTable, handle: Handle, txn: Transaction) -> Non
     sink = target.sink()
     sink.check()
     target.query(
-        f"INSERT INTO \"{target.ledger_schema}\".ledger VALUES (%s, %s, %s, %s, NULL, 9, 'another', 'another', 9, "
+        f"INSERT INTO \"{target.ledger_schema}\".ledger VALUES (%s, %s, %s, %s, NULL, 9, 'another', 'another', 9, 9, "
         "'line', '[]', now()) ON CONFLICT (state_id, pipeline, sink, target) DO UPDATE SET decision = 9, "
         "txn = 'another', published = 'another', published_by = 9",
         txn.state_id,
@@ -137,4 +137,54 @@ BREAKS = (
     Break("constraint added", add_constraint, "action", first=True),
     Break("server restored", forget_ledger, "action"),
     Break("state table restored", advance_ledger, "action", first=True),
+)
+
+
+# ---- what may become of published rows
+
+
+def drop_table(target: NumberTable, handle: Handle, txn: Transaction) -> None:
+    target.query(f'DROP TABLE "{target.table}"')
+
+
+def make_table_again(target: NumberTable, handle: Handle, txn: Transaction) -> None:
+    target.query(f'ALTER TABLE "{target.table}" RENAME TO "{target.table}_old"')
+    target.query(f'CREATE TABLE "{target.table}" (LIKE "{target.table}_old" INCLUDING ALL)')
+
+
+def set_ledger_back(target: NumberTable, handle: Handle, txn: Transaction) -> None:
+    """As after a restore of a copy of before that publication."""
+    target.query(
+        f'UPDATE "{target.ledger_schema}".ledger SET decision = 1, published_by = 1, number = 1, '
+        "published = replace(published, '-3-', '-1-'), txn = replace(txn, '-3-', '-1-')"
+    )
+
+
+def remove_ledger(target: NumberTable, handle: Handle, txn: Transaction) -> None:
+    target.query(f'DROP TABLE "{target.ledger_schema}".ledger')
+
+
+def delete_row(target: NumberTable, handle: Handle, txn: Transaction) -> None:
+    target.query(f'DELETE FROM "{target.table}" WHERE n = 3')
+
+
+def double_row(target: NumberTable, handle: Handle, txn: Transaction) -> None:
+    target.query(f'INSERT INTO "{target.table}" SELECT * FROM "{target.table}" WHERE n = 3')
+
+
+def rewrite_table(target: NumberTable, handle: Handle, txn: Transaction) -> None:
+    target.query(f'VACUUM FULL "{target.table}"')
+
+
+DAMAGES = (
+    Damage("table dropped", drop_table, ("target-missing",)),
+    Damage("table made again", make_table_again, ("target-replaced",)),
+    Damage("ledger set back", set_ledger_back, ("target-went-back",)),
+    Damage("ledger removed", remove_ledger, ("commit-missing",)),
+    Damage("table rewritten", rewrite_table, heals=True),
+)
+MARKED_DAMAGES = (
+    *DAMAGES,
+    Damage("row deleted", delete_row, ("rows-deleted",), deep=True),
+    Damage("row doubled", double_row, ("rows-twice",), deep=True),
 )

@@ -11,7 +11,7 @@ from arrow_rows import ArrowRows, number_rows
 from contract.parts import BROKEN_ON_SPARK, WRITTEN_BY_SPARK
 from contract.spark_rows import OnSpark
 from integration.services.postgres import Postgres
-from targets import BREAKS, NumberTable, marked_table, merged_table, plain_table
+from targets import BREAKS, DAMAGES, MARKED_DAMAGES, NumberTable, marked_table, merged_table, plain_table
 
 from onceonly.testing.contract import Rows, SinkContract
 
@@ -26,6 +26,7 @@ class InProcess(SinkContract):
     """Rows are staged by the function that Spark's workers run, each partition twice."""
 
     breaks = BREAKS
+    damages = DAMAGES
 
     @pytest.fixture
     def make_rows(self) -> Rows:
@@ -42,6 +43,8 @@ class TestAppend(InProcess):
 
 class TestMarked(InProcess):
     """Its rows can be taken back."""
+
+    damages = MARKED_DAMAGES
 
     @pytest.fixture
     def target(self, database: Postgres) -> NumberTable:

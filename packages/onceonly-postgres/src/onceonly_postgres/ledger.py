@@ -25,11 +25,12 @@ TABLE = "ledger"
 CREATE = """
     CREATE TABLE IF NOT EXISTS {ledger} (
         state_id text, pipeline text, sink text, target text, table_id regclass, decision bigint NOT NULL,
-        txn text NOT NULL, published text NOT NULL, published_by bigint NOT NULL, line text NOT NULL,
-        earlier_lines jsonb NOT NULL, at timestamptz NOT NULL, PRIMARY KEY (state_id, pipeline, sink, target)
+        txn text NOT NULL, published text NOT NULL, published_by bigint NOT NULL, number bigint NOT NULL,
+        line text NOT NULL, earlier_lines jsonb NOT NULL, at timestamptz NOT NULL,
+        PRIMARY KEY (state_id, pipeline, sink, target)
     )
 """
-COLUMNS = "table_id::oid::bigint, decision, txn, published, published_by, line, earlier_lines"
+COLUMNS = "table_id::oid::bigint, decision, txn, published, published_by, number, line, earlier_lines"
 EXISTS_ALREADY = (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateSchema, psycopg.errors.DuplicateTable)
 MAX_CREATE_ATTEMPTS = 5
 
@@ -60,6 +61,7 @@ class LedgerRow:
         table_id: of the table that was published to; None: nothing was.
         decision, txn: the last decision, and its transaction; empty: it was given up.
         published, published_by: the last transaction that was published, and its decision.
+        number: how many were published. A gap between the numbers of two is one that nobody has recorded.
         line: in which the last decision stands.
         earlier_lines: those before it, each with its last decision.
     """
@@ -69,6 +71,7 @@ class LedgerRow:
     txn: str = ""
     published: str = ""
     published_by: int = 0
+    number: int = 0
     line: str = ""
     earlier_lines: Sequence[tuple[str, int]] = ()
 
@@ -112,7 +115,7 @@ class Ledger:
         """Return the row, locked until the transaction ends. It is created if there is none."""
         cursor.execute(
             SQL(
-                "INSERT INTO {} VALUES (%s, %s, %s, %s, NULL, 0, '', '', 0, %s, '[]', now()) ON CONFLICT DO NOTHING"
+                "INSERT INTO {} VALUES (%s, %s, %s, %s, NULL, 0, '', '', 0, 0, %s, '[]', now()) ON CONFLICT DO NOTHING"
             ).format(self._ledger),
             [*key.values, uuid.uuid4().hex],
         )
@@ -124,19 +127,20 @@ class Ledger:
         row = cursor.fetchone()
         if row is None:
             return LedgerRow()
-        table_id, decision, txn, published, published_by, line, earlier_lines = row
+        table_id, decision, txn, published, published_by, number, line, earlier_lines = row
         earlier = tuple((name, end) for name, end in earlier_lines)
-        return LedgerRow(table_id, decision, txn, published, published_by, line, earlier)
+        return LedgerRow(table_id, decision, txn, published, published_by, number, line, earlier)
 
     def publish(self, cursor: Cursor, key: LedgerKey, row: LedgerRow) -> None:
         """Write a row that was locked, with a later decision."""
         query = SQL(
-            "UPDATE {} SET (table_id, decision, txn, published, published_by, line, earlier_lines, at) "
-            "= (%s::bigint::oid::regclass, %s, %s, %s, %s, %s, %s::jsonb, now()) "
+            "UPDATE {} SET (table_id, decision, txn, published, published_by, number, line, earlier_lines, at) "
+            "= (%s::bigint::oid::regclass, %s, %s, %s, %s, %s, %s, %s::jsonb, now()) "
             "WHERE (state_id, pipeline, sink, target) = (%s, %s, %s, %s) AND decision < %s"
         ).format(self._ledger)
         lines = json.dumps(list(row.earlier_lines))
-        values: list[Any] = [row.table_id, row.decision, row.txn, row.published, row.published_by, row.line, lines]
+        values: list[Any] = [row.table_id, row.decision, row.txn, row.published, row.published_by, row.number, row.line]
+        values.append(lines)
         cursor.execute(query, [*values, *key.values, row.decision])
         assert cursor.rowcount == 1, "the ledger's row is locked, and its decision is an earlier one"
 

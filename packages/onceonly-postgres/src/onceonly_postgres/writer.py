@@ -14,24 +14,28 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
-from psycopg.sql import Composed
+from psycopg.sql import SQL, Composed, Identifier
 
 from onceonly.errors import ActionNeeded, CannotPublish, InvalidPipeline, OnceonlyError, StageAgain
 from onceonly.sinks import (
     Answer,
     Context,
     DecisionTraces,
+    Depth,
+    Finding,
     Handle,
     History,
     InspectableRows,
     Outcome,
     Publication,
+    Published,
     Receipts,
     ReplaceableRows,
     Sink,
     TargetHistory,
     Trace,
     Transaction,
+    VerifiableTarget,
 )
 from onceonly.sinks.toolkit import (
     collect_small_batch,
@@ -47,6 +51,7 @@ from onceonly_postgres.config import PostgresSink
 from onceonly_postgres.handle import PostgresHandle, stem
 from onceonly_postgres.ledger import Ledger, LedgerKey, LedgerRow
 from onceonly_postgres.server import Cursor, Server, qualified
+from onceonly_postgres.verification import Verification
 
 MAX_CONFLICTS = 3  # deadlocks and the like, of which the server ends one side
 READ_ROWS = 10_000  # that a gate reads at a time
@@ -62,7 +67,7 @@ class Table:
     columns: Sequence[TableColumn]
 
 
-class PostgresWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, InspectableRows):
+class PostgresWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, InspectableRows, VerifiableTarget):
     """Writes to the table of a `PostgresSink`."""
 
     handle_shape = PostgresHandle
@@ -260,7 +265,8 @@ class PostgresWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Inspe
             publish.publish_rows(cursor, table.name, self.config.schema, handle)
             publish.drop_staged(cursor, self.config.schema, handle)
             row = _continue_line(row, table.id, last)
-            row = replace(row, decision=decision, txn=handle["txn"], published=handle["txn"], published_by=decision)
+            row = replace(row, published=handle["txn"], published_by=decision, number=row.number + 1)
+            row = replace(row, decision=decision, txn=handle["txn"])
             self._ledger.publish(cursor, key, row)
         return self._outcome(handle, key, row, already=False)
 
@@ -289,6 +295,7 @@ class PostgresWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Inspe
             "pipeline": key.pipeline,
             "txn": row.published,
             "line": row.line,
+            "number": row.number,
         }
 
     def fence(self, handle: Handle, decision: int) -> Outcome | None:
@@ -384,6 +391,23 @@ class PostgresWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Inspe
 
     def _key_in(self, last: Publication) -> LedgerKey:
         return LedgerKey(last.proof["state_id"], last.proof["pipeline"], self.name, self._target)
+
+    def verify(self, published: Sequence[Published], depth: Depth) -> Iterator[Finding]:
+        proofs = [one.publication for one in published if one.publication.proof]
+        with self._server.transaction(is_trial=True) as cursor:
+            table = self._find_table(cursor)
+            row = self._read(cursor, proofs[-1]) if proofs else LedgerRow()
+            marked_rows = self._count_marked_rows(cursor, table) if table and depth.reads_rows else None
+        table_id = table.id if table else None
+        yield from Verification(self.place, table_id, row, marked_rows).run(published, depth)
+
+    def _count_marked_rows(self, cursor: Cursor, table: Table) -> dict[str, int] | None:
+        """Count the rows of each transaction; None: they have no mark."""
+        marker = self.config.checkpoint_column
+        if marker is None or marker not in [column.name for column in table.columns]:
+            return None
+        cursor.execute(SQL("SELECT {0}, count(*) FROM {1} GROUP BY {0}").format(Identifier(marker), table.name))
+        return {str(txn): int(rows) for txn, rows in cursor.fetchall()}
 
     def evidence(self, handle: Handle) -> list[str]:
         key = self._key_of(handle)
