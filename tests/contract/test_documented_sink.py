@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "add-a-sink.md").read_text()
 CAPABILITIES = PAGE.partition("## Capabilities\n")[2].partition("\n## ")[0]
 BLOCK = re.compile(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+OPTION = re.compile(r"^pytest (--onceonly-sink .*)$", re.MULTILINE)
 ROW = re.compile(r"^\| `(\w+)(\(.*?\))?` \|", re.MULTILINE)
 MIN_PASSED_TESTS = 40  # as many as the suite has for a sink without capabilities
 MAX_SINK_LINES = 80  # of code: the page promises the smallest one
@@ -53,9 +54,11 @@ def install(folder: Path) -> None:
 
 def test_documented_sink_passes_the_contract(tmp_path: Path) -> None:
     install(tmp_path)
-    search_path = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
+    option = OPTION.search(PAGE)
+    assert option
+    search_path = os.pathsep.join([str(tmp_path), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *option[1].split()],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": search_path},
         capture_output=True,

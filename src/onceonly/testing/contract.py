@@ -35,8 +35,8 @@ from onceonly.checkpoint.sink import DecisionTraces, IncrementalSweep, Inspectab
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, StateBehind
 from onceonly.testing.rehearsal_contract import RehearsalContract
 from onceonly.testing.repair_contract import RepairContract
-from onceonly.testing.targets import SINK, Break, Committer, Rows, Stage, Target
-from onceonly.testing.verification_contract import Damage, VerificationContract
+from onceonly.testing.targets import SINK, Break, Committer, Damage, Rows, Stage, Target
+from onceonly.testing.verification_contract import VerificationContract
 
 __all__ = ["SINK", "Break", "Committer", "Damage", "Rows", "SinkContract", "Stage", "Target"]
 

@@ -34,6 +34,9 @@ class Target(ABC):
         tells_first: of several parallel commits, exactly one reports that it was the first.
         is_atomic: a commit and a fence in parallel end in one of the two, for all rows.
         is_repairable: a repair may write to it: not to the state of a pipeline.
+
+    These are for `pytest --onceonly-sink`, which calls the class with a path at which nothing is yet:
+        breaks, damages: see `SinkContract`.
     """
 
     shows_decisions: bool = True
@@ -41,6 +44,8 @@ class Target(ABC):
     tells_first: bool = True
     is_atomic: bool = True
     is_repairable: bool = True
+    breaks: ClassVar[Sequence[Break]] = ()
+    damages: ClassVar[Sequence[Damage]] = ()
 
     @abstractmethod
     def sink(self) -> Sink:
@@ -82,6 +87,27 @@ class Break:
     do: Callable[[Any, Handle, Transaction], Undo | None]
     expected: Literal["again", "action", "no answer", "passes"]
     first: bool = False
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One thing that may become of a target after rows were published to it.
+
+    Args:
+        name: for the test's name, such as "published file removed".
+        do: does it; called with the target, the handle of the second of three publications, and its transaction.
+        codes: one of these is found, of that epoch, of the target as a whole, or of all epochs.
+        deep: only reading the rows shows it.
+        heals: it is healthy: nothing is to be found, such as of an OPTIMIZE.
+        unknown: it can no longer be known.
+    """
+
+    name: str
+    do: Callable[[Any, Handle, Transaction], None]
+    codes: tuple[str, ...] = ()
+    deep: bool = False
+    heals: bool = False
+    unknown: bool = False
 
 
 class GivenUp:

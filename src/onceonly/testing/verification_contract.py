@@ -13,41 +13,19 @@ Sinks that are no `VerifiableTarget` are skipped.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import pytest
 
-from onceonly.checkpoint.model import Handle, Transaction
+from onceonly.checkpoint.model import Handle
 from onceonly.checkpoint.sink import ReplaceableRows
 from onceonly.checkpoint.verification import Judgement, VerifiableTarget
 from onceonly.errors import InvalidPipeline
 from onceonly.testing.ledger import Ledger, list_codes
-from onceonly.testing.targets import Committer, ContractFixtures, Stage, Target
+from onceonly.testing.targets import Committer, ContractFixtures, Damage, Stage, Target
 
 NOT_VERIFIABLE = "it cannot be compared with what was published to it"
-
-
-@dataclass(frozen=True)
-class Damage:
-    """One thing that may become of a target after rows were published to it.
-
-    Args:
-        name: for the test's name, such as "published file removed".
-        do: does it; called with the target, the handle of the second of three publications, and its transaction.
-        codes: one of these is found, of that epoch, of the target as a whole, or of all epochs.
-        deep: only reading the rows shows it.
-        heals: it is healthy: nothing is to be found, such as of an OPTIMIZE.
-        unknown: it can no longer be known.
-    """
-
-    name: str
-    do: Callable[[Any, Handle, Transaction], None]
-    codes: tuple[str, ...] = ()
-    deep: bool = False
-    heals: bool = False
-    unknown: bool = False
 
 
 class VerificationContract(ContractFixtures):
