@@ -52,22 +52,46 @@ def install(folder: Path) -> None:
     (metadata / "entry_points.txt").write_text("\n".join(lines))
 
 
-def test_documented_sink_passes_the_contract(tmp_path: Path) -> None:
-    install(tmp_path)
-    option = OPTION.search(PAGE)
-    assert option
-    search_path = os.pathsep.join([str(tmp_path), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *option[1].split()],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": search_path},
+def run_python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python where the sink is installed."""
+    search_path = os.pathsep.join([str(folder), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": search_path, "ONCEONLY_HOME": str(folder)},
         capture_output=True,
         text=True,
         timeout=2 * PATIENCE,
     )
+
+
+def test_documented_sink_passes_the_contract(tmp_path: Path) -> None:
+    install(tmp_path)
+    option = OPTION.search(PAGE)
+    assert option
+    done = run_python(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", *option[1].split())
     assert done.returncode == 0, done.stdout + done.stderr
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed and int(passed[1]) >= MIN_PASSED_TESTS, done.stdout
+
+
+CHECK = """
+from onceonly_sqlite import SqliteSink
+from onceonly import KafkaSource, Pipeline
+from onceonly.runtime.live_services import LiveServices, check_written_folders
+
+sinks = [SqliteSink("s", "s.db")]
+pipeline = Pipeline(name="flights", source=KafkaSource("flights"), transform="jobs:same", sinks=sinks)
+services = LiveServices()
+services.sink(pipeline, "s").check()  # makes the file
+print(check_written_folders(pipeline, services))
+"""
+
+
+def test_file_of_the_documented_sink_is_taken_for_no_folder(tmp_path: Path) -> None:
+    install(tmp_path)
+    done = run_python(tmp_path, "-c", CHECK)
+    assert done.returncode == 0 and "s.db" not in done.stdout, done.stdout + done.stderr
 
 
 def test_documented_sink_is_small() -> None:

@@ -83,7 +83,8 @@ def _find_loss(coordinator: Coordinator, pipeline: str, sink: str, seen: int | N
 
 def _print(loss: Loss) -> None:
     out, sink = console.open_console(), loss.comparison.sink
-    out.print(f"{loss.comparison.last.target}: {loss.comparison.history.why}", markup=False, highlight=False)
+    why = loss.comparison.history.why or "it has its last publication"
+    out.print(f"{loss.comparison.last.target}: {why}", markup=False, highlight=False)
     table = console.make_table("epoch", "committed", "covers", "rows", "", right=("epoch", "rows"))
     for checkpoint in loss.missing:
         table.add_row(*_columns(checkpoint, sink), Text("missing", "red"))

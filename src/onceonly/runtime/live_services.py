@@ -208,9 +208,7 @@ def check_written_folders(pipeline: Pipeline, services: LiveServices) -> list[st
     location.check_place(settings.state, pipeline.name)
     folders = []
     for config in pipeline.sinks:
-        path = getattr(config, "path", None)
-        named_folders = [settings.locate(path)] if path else []
-        folders += services.sink(pipeline, config.name).list_written_folders() or named_folders
+        folders += services.sink(pipeline, config.name).list_written_folders()  # a path may be that of a file
     if pipeline.gate:
         folders.append(settings.docs)
     for folder in dict.fromkeys(folders):
