@@ -18,6 +18,7 @@ MODULES = {
     "recovery": "recovery",
     "dag_import": "dag_import",
     "pages": "pages",
+    "verify": "verify",
     "targets": "targets",
     "correct_day": "correct_day",
     "fsync": "fsync",

@@ -68,6 +68,10 @@ class Past:
         for sink in sinks:
             self.add(epoch, Event.PUBLISHED, at, sink=sink, body={"already": False})
 
+    def publish_with(self, epoch: int, at: datetime, sink: str, proof: Mapping[str, Any]) -> None:
+        """With what the target has shown of its rows."""
+        self.add(epoch, Event.PUBLISHED, at, sink=sink, body={"already": False, "proof": dict(proof)})
+
     def commit(self, epoch: int, at: datetime) -> None:
         self.add(epoch, Event.COMMITTED, at)
 
