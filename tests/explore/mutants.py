@@ -415,8 +415,9 @@ EDGE = [
     Mutant(
         "a pipeline is renamed",
         COORDINATOR,
+        "        view = self.state_table.tidy(self.state_table.view(pipeline.name))\n"
         "        restore_check.refuse_renamed(self.state_table, view, pipeline, sources)\n",
-        "",
+        "        view = self.state_table.tidy(self.state_table.view(pipeline.name))\n",
         "renamed",
     ),
     Mutant(
