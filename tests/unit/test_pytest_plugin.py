@@ -22,7 +22,7 @@ def collect(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     (folder / "lines_target.py").write_text(TARGET)
     (folder / "test_own.py").write_text("def test_own(): ...\n")
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "--noconftest", *arguments],
+        [sys.executable, "-m", "pytest", "-p", plugin.__name__, "--noconftest", "--collect-only", "-q", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])},
         capture_output=True,

@@ -1,7 +1,9 @@
-"""The pytest plugin: `pytest --onceonly-sink MODULE:TARGET` runs the contract suite on a sink, without a test file.
+"""The pytest plugin: it runs the contract suite on a sink, without a test file.
 
-pytest finds it by the entry point of the package, in every environment that has both. So nothing of the suite is
-imported before the option is given.
+    pytest -p onceonly.testing.plugin --onceonly-sink MODULE:TARGET
+
+It has no entry point: of a package that has one, pytest rewrites the asserts of every module, also of those whose
+functions are sent to Spark's workers.
 """
 
 from __future__ import annotations
