@@ -27,6 +27,7 @@ from onceonly.pipeline.sinks import DeltaSink
 from onceonly.testing.fakes import FakeSink
 
 LAKE = [DeltaSink("lake", "lake")]
+BEGINNINGS = {"adopt"}  # refused once anything is recorded, so that nothing that was seen can be outdated
 Act = Callable[[Coordinator, Seen | None, str], Checkpoint]
 
 
@@ -204,7 +205,7 @@ def test_every_method_for_people_is_in_the_table() -> None:
     methods = inspect.getmembers(Coordinator, inspect.isfunction)
     asks_who = {name for name, method in methods if "who" in inspect.signature(method).parameters}
     asks_who |= {name for name, method in methods if {"said"} & set(inspect.signature(method).parameters)}
-    assert asks_who == set(CASES)
+    assert asks_who - BEGINNINGS == set(CASES)
 
 
 @every_action

@@ -154,7 +154,7 @@ def test_nonsense_is_refused_at_once_and_the_message_says_what_to_do(make, code,
 @pytest.mark.parametrize(
     ("change", "code", "why"),
     [
-        ({"sinks": [{"kind": "iceberg", "name": "x", "path": "y"}]}, "sink-kind-unknown", "'iceberg'"),
+        ({"sinks": [{"kind": "hudi", "name": "x", "path": "y"}]}, "sink-kind-unknown", "'hudi'"),
         (
             {"sinks": [{"kind": "delta", "name": "x", "path": "y", "z_order": "day"}]},
             "definition-unreadable",
