@@ -29,6 +29,7 @@ from onceonly.testing.fakes import FakeSource
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(4 * PATIENCE)]
 
+TESTS = Path(postgres.__file__).parents[2]  # of the repository, whose fixtures the program shares
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 SAMPLE = 3  # points of each fault in `make test`
 STORM_KILLS = 30
@@ -53,7 +54,7 @@ class World:
     def start(self, point: int, fault: str) -> subprocess.Popen[str]:
         program = str(Path(__file__).with_name("mortal_postgres.py"))
         arguments = [str(self.home), self.table, str(point), fault, str(self.server.pid)]
-        paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+        paths = [str(Path(__file__).parent), str(TESTS), os.environ.get("PYTHONPATH", "")]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         return children.start(program, *arguments, env=env)
 
