@@ -22,9 +22,12 @@ from onceonly.checkpoint.last_decision import LastDecision
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.checkpoint.sink import Answer, Publication
 from onceonly.errors import Fenced, InvalidPipeline, OutcomeUnknown, TargetWentBack
+from onceonly.sinks import Depth, Judgement, Published
 from onceonly.testing.contract import SINK
+from onceonly.testing.ledger import FIRST_TIME, list_codes
 from onceonly_iceberg import IcebergSink, commits
 from onceonly_iceberg.catalogs import TableOpener
+from onceonly_iceberg.file_store import FileStore
 
 RETRIES = {"commit.retry.num-retries": "10", "commit.retry.min-wait-ms": "1"}
 
@@ -260,3 +263,22 @@ def test_handle_holds_no_secret(tmp_path: Path) -> None:
     handle = sink.stage(Transaction("ab", "flights", SINK, 1, 1, "000100010000"), numbers(1))
     outcome = sink.commit(handle, 1, None)  # type: ignore[arg-type]
     assert "hush" not in json.dumps([handle, dict(outcome.proof), dict(lake.table().properties)])
+
+
+def test_a_verification_lists_the_files_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    published = []
+    for epoch in (1, 2, 3):
+        handle = lake.stage(epoch, epoch)
+        proof = dict(lake.commit(handle, epoch).proof)
+        published.append(Published(epoch, epoch, handle, Publication(epoch, epoch, proof), FIRST_TIME))
+    listings, list_files = list[str](), FileStore.list_parquet_files
+
+    def list_and_count(store: FileStore, folder: str = "") -> list[tuple[str, int]]:
+        listings.append(folder)
+        return list_files(store, folder)
+
+    monkeypatch.setattr(FileStore, "list_parquet_files", list_and_count)
+    monkeypatch.setattr(FileStore, "find_sizes", None)
+    findings = list(lake.sink().verify(published, Depth(False)))
+    assert list_codes(findings, Judgement.RIGHT) == [(1, "right"), (2, "right"), (3, "right")]
+    assert listings == [""]

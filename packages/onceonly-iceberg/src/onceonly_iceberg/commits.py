@@ -15,7 +15,7 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AssertTableUUID
 from pyiceberg.table.update.snapshot import _FastAppendFiles
 
-from onceonly.checkpoint.last_decision import LastDecision
+from onceonly.sinks import LastDecision
 from onceonly_iceberg.evidence import (
     APP_ID_KEY,
     DECISION_KEY,

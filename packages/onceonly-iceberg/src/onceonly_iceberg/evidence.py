@@ -14,8 +14,7 @@ from typing import Any
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from onceonly.checkpoint.last_decision import LastDecision
-from onceonly.sinks import Answer, History, Publication, Trace
+from onceonly.sinks import Answer, History, LastDecision, Publication, Trace
 
 PROPERTY_PREFIX = "onceonly."
 APP_ID_KEY, DECISION_KEY, TXN_KEY = "onceonly.app-id", "onceonly.decision", "onceonly.txn"  # of snapshot summaries

@@ -68,14 +68,13 @@ class FileStore:
         selector = pafs.FileSelector(self._absolute(folder), allow_not_found=True)
         return sorted(info.base_name for info in self._files.get_file_info(selector) if info.is_file)
 
-    def list_parquet_files(self, folder: str) -> list[tuple[str, int]]:
+    def list_parquet_files(self, folder: str = "") -> list[tuple[str, int]]:
         """List (path, size) of the files with rows in a folder and below it, by path."""
-        root = self._absolute(folder)
-        selector = pafs.FileSelector(root, allow_not_found=True, recursive=True)
+        selector = pafs.FileSelector(self._absolute(folder).rstrip("/"), allow_not_found=True, recursive=True)
         files = []
         for info in self._files.get_file_info(selector):
             if info.is_file and info.base_name.endswith(".parquet") and not info.base_name.startswith(("_", ".")):
-                files.append((f"{folder}/{info.path[len(root) :].lstrip('/')}", info.size))
+                files.append((info.path[len(self._path) :].lstrip("/"), info.size))
         return sorted(files)
 
     def find_sizes(self, paths: Sequence[str]) -> list[int | None]:

@@ -5,7 +5,7 @@
 
 from typing import Annotated, Literal, TypedDict
 
-from onceonly.pipeline.shapes import Count, Like
+from onceonly.sinks.toolkit import Count, Like
 
 PART = "[0-9A-Za-z_]+"
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from pyiceberg.table import Table
 
-from onceonly.checkpoint.last_decision import LastDecision
 from onceonly.errors import CannotPublish, OnceonlyError, OutcomeUnknown, StageAgain
 from onceonly.sinks import (
     Context,
@@ -24,6 +23,7 @@ from onceonly.sinks import (
     Handle,
     History,
     InspectableRows,
+    LastDecision,
     Outcome,
     Publication,
     Published,
@@ -34,7 +34,7 @@ from onceonly.sinks import (
     Transaction,
     VerifiableTarget,
 )
-from onceonly.sinks.staging import history as histories
+from onceonly.sinks.toolkit import require_history
 from onceonly_iceberg import (
     commits,
     errors,
@@ -139,7 +139,7 @@ class IcebergWriter(Sink, DecisionTraces, TargetHistory, InspectableRows, Verifi
             table = self._tables.open_staged(handle["table_uuid"])
             if self._is_published(table, handle, decision):
                 return handle
-            histories.require(_ComparedTable(self, table), last)
+            require_history(_ComparedTable(self, table), last)
             staged = self._load_staged(table, handle, StageAgain)
             name_mapping.require_same_columns(self.name, table, staged)
             errors.require_current_spec(self.name, table, staged)
@@ -179,14 +179,14 @@ class IcebergWriter(Sink, DecisionTraces, TargetHistory, InspectableRows, Verifi
     def _open_to_commit(self, handle: Handle, last: Publication | None) -> Table:
         table = self._tables.find()
         if table is None or str(table.metadata.table_uuid) != handle["table_uuid"]:
-            histories.require(_ComparedTable(self, table), last)
+            require_history(_ComparedTable(self, table), last)
             found = str(table.metadata.table_uuid) if table else None
             raise errors.other_table_error(self.name, self.place, handle, found)
         return table
 
     def _publish(self, table: Table, handle: Handle, decision: int, last: Publication | None) -> Outcome:
         """Publish to the table as it was opened, which shows no outcome yet. Raises commits.Refused."""
-        histories.require(_ComparedTable(self, table), last)
+        require_history(_ComparedTable(self, table), last)
         staged = self._load_staged(table, handle, CannotPublish)
         schema = errors.require_schema(self.name, table, staged)
         spec = errors.require_spec(self.name, table, staged)

@@ -40,7 +40,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from onceonly.sinks.staging import row_types
+from onceonly.sinks.toolkit import read_schema, to_arrow_schema
 from onceonly.spark import row_files
 from onceonly.spark.conf import temporary_conf
 from onceonly_iceberg import layout
@@ -70,7 +70,7 @@ SPARK_NAMES = {
 
 def arrow_schema(rows: Any) -> pa.Schema:
     """Return the columns of a DataFrame."""
-    return row_types.arrow(row_types.read_schema(rows))
+    return to_arrow_schema(read_schema(rows))
 
 
 def write(table: Table, rows: Any, uri: str) -> bool:

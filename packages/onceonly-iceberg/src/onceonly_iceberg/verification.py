@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntryStatus
@@ -17,7 +18,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from onceonly.counts import count
 from onceonly.sinks import Depth, Finding, FindingCode, Judgement, Published, Transaction
-from onceonly.sinks.staging.verification import (
+from onceonly.sinks.toolkit import (
     MISSING_ADVICE,
     as_accepted_loss,
     as_right,
@@ -113,6 +114,7 @@ class TableVerification:
         self.branch = published[-1].handle["branch"] if published else ""
         self.files = read_branch(table, self.store, self.branch)
         self.lineage = list(evidence.walk_ancestors(table.metadata, self.branch))
+        self.lineage_ids = {snapshot.snapshot_id for snapshot in self.lineage}
         self.position_deletes = self._count_position_deletes()
 
     def run(self) -> Iterator[Finding]:
@@ -146,7 +148,10 @@ class TableVerification:
         handle, proof = publication.handle, publication.publication.proof
         if not proof:
             return None
-        if evidence.is_ancestor(self.metadata, self.branch, proof["snapshot"], proof["sequence"]) is False:
+        is_there = proof["snapshot"] in self.lineage_ids or evidence.is_ancestor(
+            self.metadata, self.branch, proof["snapshot"], proof["sequence"]
+        )
+        if is_there is False:
             why = f"branch '{self.branch}' lacks snapshot {proof['snapshot']}, which published it"
             return as_wrong(publication, FindingCode.TARGET_WENT_BACK, why, MISSING_ADVICE)
         snapshot = self.metadata.snapshot_by_id(proof["snapshot"])
@@ -183,9 +188,9 @@ class TableVerification:
 
     def _judge_files(self, publication: Published, files: Mapping[str, DataFile]) -> Finding:
         """Look at the files themselves."""
-        paths = [path[len(self.store.root) + 1 :] for path in files]
-        for path, file, size in zip(paths, files.values(), self.store.find_sizes(paths), strict=True):
-            uri = self.store.uri(path)
+        for uri, file in files.items():
+            path = uri[len(self.store.root) + 1 :]
+            size = self._sizes.get(path)
             if size is None:
                 return as_wrong(publication, FindingCode.FILE_MISSING, f"{uri} is not there", MISSING_ADVICE)
             if size != file.file_size_in_bytes:
@@ -236,7 +241,7 @@ class TableVerification:
     def _judge_removed(self, publication: Published, left: int) -> Finding:
         """Judge a publication of which the branch no longer has all files."""
         handle = publication.handle
-        remover = self._find_remover(handle["txn"])
+        remover = self._removers.get(handle["txn"])
         gone = f"{handle['files'] - left:,} of {count(handle['files'], 'file')}"
         if remover is None:
             if evidence.has_whole_history(self.metadata, self.branch):
@@ -260,17 +265,24 @@ class TableVerification:
             return as_unknown(publication, FindingCode.ROWS_IN_DOUBT, why)
         return as_right(publication, FindingCode.RIGHT, f"{said} by a rewrite, which has kept all rows")
 
-    def _find_remover(self, txn: str) -> Snapshot | None:
-        """Return the snapshot that removed files of a transaction, the newest first."""
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        """The size of each file below the table's data, by path: listed once, for all publications."""
+        return dict(self.store.list_parquet_files())
+
+    @cached_property
+    def _removers(self) -> dict[str, Snapshot]:
+        """By transaction, the newest snapshot that removed files of it."""
+        removers: dict[str, Snapshot] = {}
         for snapshot in self.lineage:
             for manifest in snapshot.manifests(self.table.io):
                 if manifest.added_snapshot_id != snapshot.snapshot_id or not manifest.deleted_files_count:
                     continue
                 for entry in manifest.fetch_manifest_entry(self.table.io, discard_deleted=False):
-                    is_removed = entry.status == ManifestEntryStatus.DELETED
-                    if is_removed and _find_txn(self.store, entry.data_file.file_path) == txn:
-                        return snapshot
-        return None
+                    txn = _find_txn(self.store, entry.data_file.file_path)
+                    if entry.status == ManifestEntryStatus.DELETED and txn is not None:
+                        removers.setdefault(txn, snapshot)
+        return removers
 
     def _find_changes_after(self, rewrite: Snapshot) -> bool:
         for snapshot in self.lineage:
