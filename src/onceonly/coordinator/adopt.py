@@ -143,7 +143,9 @@ def _locate_offsets(
         planner = _make_planner(pipeline, source, topic)
         if topic not in ends and planner.config.topic_pattern is None and topic not in _topics_of(job):
             raise _unread_topic_error(pipeline, job, topic)
-        starts = planner.require_starts_in_log(ends.get(topic, {}), f"The query with the id {job.query_id} has")
+        starts = planner.require_starts_in_log(
+            ends.get(topic, {}), f"The query with the id {job.query_id} has read up to"
+        )
         ranges.append(_make_position(planner, starts))
     return tuple(ranges)
 

@@ -280,7 +280,7 @@ class TopicPlanner:
         """Return these offsets, if the log holds each of them, or ends there.
 
         Args:
-            who: where they come from, for people: a sentence that ends with "it".
+            who: the beginning of the sentence that tells people who has named an offset; "it" follows.
         Raises:
             InvalidPipeline: it does not.
         """
@@ -296,7 +296,7 @@ class TopicPlanner:
             raise InvalidPipeline(
                 f"{self.pipeline.name}: {self.log.label} cannot be read from partition {partition} {unit} {offset} on.",
                 f"{who} it, and {why}.",
-                "Correct start. Nothing was written.",
+                "Name an offset that the log holds: start={partition: offset}. Nothing was written.",
                 code="start-not-in-log",
             )
         return chosen
