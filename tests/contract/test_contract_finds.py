@@ -4,7 +4,7 @@ import inspect
 import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from unit.coordinator.test_capabilities import Bare
 
 from onceonly.checkpoint.finding_codes import FindingCode
 from onceonly.checkpoint.model import Handle, Outcome, Transaction
-from onceonly.checkpoint.sink import Sink
+from onceonly.checkpoint.sink import Answer, History, Publication, Sink
 from onceonly.checkpoint.verification import Depth, Finding, Judgement, Published
 from onceonly.errors import OnceonlyError
 from onceonly.testing.contract import SINK, Committer, SinkContract, Target
@@ -59,6 +59,30 @@ class SaysNothingOfWhatItFenced(FakeSink):
 class DiscardsNothing(FakeSink):
     def discard(self, txn: Transaction, handle: Handle | None) -> None:
         return
+
+
+class ShowsTheLastOneAlone(FakeSink):
+    def compare(self, last: Publication) -> History:
+        history = super().compare(last)
+        is_last = last.proof["txn"] == list(self._log())[-1]
+        return history if is_last else replace(history, answer=Answer.WENT_BACK)
+
+
+class TakesAnotherPlaceForItsOwn(FakeSink):
+    def compare(self, last: Publication) -> History:
+        if last.target != str(self.folder):
+            return History(Answer.WENT_BACK, "it shows nothing")
+        return super().compare(last)
+
+
+class ShowsNothingNow(FakeSink):
+    def find_current_publication(self, last: Publication) -> Publication | None:
+        return replace(last, proof={**last.proof, "txn": Transaction("0", "p", "s", 1, 1, "0" * 12).name})
+
+
+class TellsPeopleNothing(FakeSink):
+    def check(self) -> list[str]:
+        return [""]
 
 
 class DiscardsEveryAttempt(FakeSink):
@@ -177,6 +201,10 @@ BROKEN: list[tuple[type[FakeSink | Topic], str]] = [
     (FencesNothing, "test_what_is_fenced_is_never_published_and_its_rows_are_kept"),
     (SaysNothingOfWhatItFenced, "test_what_was_published_is_said_by_the_fence"),
     (DiscardsNothing, "test_an_abort_leaves_nothing_and_may_be_repeated"),
+    (ShowsTheLastOneAlone, "test_a_target_has_what_was_published_to_it"),
+    (TakesAnotherPlaceForItsOwn, "test_another_place_is_not_taken_for_a_target_that_went_back"),
+    (ShowsNothingNow, "test_what_a_target_shows_now_can_be_recorded"),
+    (TellsPeopleNothing, "test_people_are_told_what_it_publishes_to_and_what_it_shows"),
     (DiscardsEveryAttempt, "test_an_abort_spares_every_other_attempt"),
     (DiscardsWhatIsPublished, "test_an_abort_never_touches_what_is_published"),
     (ListsWhatIsPublished, "test_leftovers_are_exactly_what_is_staged_and_not_published"),

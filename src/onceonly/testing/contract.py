@@ -35,6 +35,7 @@ from onceonly.checkpoint.sink import DecisionTraces, IncrementalSweep, Inspectab
 from onceonly.errors import CannotPublish, Fenced, InvalidPipeline, StateBehind
 from onceonly.testing.rehearsal_contract import RehearsalContract
 from onceonly.testing.repair_contract import RepairContract
+from onceonly.testing.target_history_contract import TargetHistoryContract
 from onceonly.testing.targets import SINK, Break, Committer, Damage, Rows, Stage, Target
 from onceonly.testing.verification_contract import VerificationContract
 
@@ -66,7 +67,7 @@ def list_leftovers(sink: Sink, *txns: Transaction) -> list[Transaction] | None:
     return leftovers
 
 
-class SinkContract(RehearsalContract, RepairContract, VerificationContract):
+class SinkContract(RehearsalContract, RepairContract, TargetHistoryContract, VerificationContract):
     """Subclass it as `Test…`, with a fixture `target`."""
 
     def test_nothing_is_visible_before_the_commit(self, target: Target, stage: Stage) -> None:
@@ -77,6 +78,12 @@ class SinkContract(RehearsalContract, RepairContract, VerificationContract):
         outcome = committer.commit(stage(self.txn(), 1, 2, 3), 1)
         assert target.published() == [1, 2, 3]
         assert (outcome.already, outcome.detail["rows"]) == (False, 3)
+
+    def test_people_are_told_what_it_publishes_to_and_what_it_shows(self, target: Target, stage: Stage) -> None:
+        handle = stage(self.txn(), 1, 2, 3)
+        for lines in (target.sink().check(), target.sink().evidence(handle)):
+            assert all(isinstance(line, str) and line for line in lines)
+        assert target.published() == []
 
     def test_a_handle_says_how_many_rows(self, stage: Stage) -> None:
         assert stage(self.txn(), 1, 2, 3)["rows"] == 3
