@@ -1,50 +1,56 @@
 """A hook of mkdocs: what the pages link to outside of docs/.
 
-CHANGELOG.md and CONTRIBUTING.md become pages. Other files of the checkout, such as dags/recovery.py, are no part of the
-site: there the link's text stays.
+CHANGELOG.md, CONTRIBUTING.md and the README of each package become pages. Other files of the checkout, such as
+dags/recovery.py, are no part of the site: there the link's text stays.
 """
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from os.path import normpath, relpath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "README.md": "index.md"}
+# a file of the checkout -> the page that it becomes
+PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "README.md": "index.md"} | {
+    f"packages/{readme.parent.name}/README.md": f"packages/{readme.parent.name}.md"
+    for readme in sorted(ROOT.glob("packages/*/README.md"))
+}
+FILES = {page: name for name, page in PAGES.items() if page != "index.md"}
 TAG = re.compile(r"(<[^>]+>)")
 NAMED_PAGE = re.compile(r"\bdocs/(?P<page>[\w/-]+\.md)(?P<anchor>#[\w-]+)?")
 IN_CODE = re.compile(r"`[^`\n]*`")
-OUTSIDE = re.compile(r"\[(?P<text>[^\]]+)\]\((?P<up>(?:\.\./)+)(?P<file>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
+LINK = re.compile(r"\[(?P<text>[^\]]+)\]\((?P<file>[^)#:\s]+)(?P<anchor>#[^)\s]*)?\)")
 
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:
-    """Add the pages that lie beside docs/; their links begin there."""
-    for name, page in PAGES.items():
-        if page != "index.md":
-            text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
-            files.append(File.generated(config, page, content=re.sub(r"\]\((\w+\.md)", _page, text)))
+    """Add the pages that lie beside docs/."""
+    for page, name in FILES.items():
+        files.append(File.generated(config, page, content=(ROOT / name).read_text(encoding="utf-8")))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    folder = Path(page.file.src_uri).parent
+    """Let links lead to pages, where their files have become some or lie elsewhere than their page."""
+    here = page.file.src_uri
+    file = FILES.get(here, f"docs/{here}")
 
     def replaced(link: re.Match[str]) -> str:
-        depth = len(folder.parts)
-        leaves = link["up"].count("../") > depth
-        if not leaves:
+        target = normpath(PurePosixPath(file).parent / link["file"])
+        if target.startswith("docs/") and file.startswith("docs/"):
             return link[0]
-        if link["file"] in PAGES:
+        if target.startswith("docs/") or target in PAGES:
             # The site's first page is another text, without the README's headings.
-            anchor = "" if link["file"] == "README.md" else link["anchor"] or ""
-            return f"[{link['text']}]({'../' * depth}{PAGES[link['file']]}{anchor})"
-        assert (ROOT / link["file"]).exists(), f"{page.file.src_uri} links to {link['file']}, which does not exist"
+            anchor = "" if target == "README.md" else link["anchor"] or ""
+            to = relpath(PAGES.get(target, target.removeprefix("docs/")), PurePosixPath(here).parent)
+            return f"[{link['text']}]({to}{anchor})"
+        assert (ROOT / target).exists(), f"{file} links to {target}, which does not exist"
         return link["text"]
 
-    return OUTSIDE.sub(replaced, _bars(markdown))
+    return LINK.sub(replaced, _bars(markdown))
 
 
 def on_page_content(html: str, page: Any, files: Files, **_: Any) -> str:
@@ -73,7 +79,3 @@ def _bars(markdown: str) -> str:
     return "\n".join(
         IN_CODE.sub(lambda code: code[0].replace("\\|", "|"), line) if line.startswith("|") else line for line in lines
     )
-
-
-def _page(link: re.Match[str]) -> str:
-    return f"]({PAGES.get(link[1], link[1])}"

@@ -11,7 +11,8 @@ from onceonly.cli import main
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+READMES = sorted(ROOT.glob("packages/*/README.md"))
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *READMES])
 LINK = re.compile(r"\]\((?!https?://|mailto:)([^)\s#]*)(#[^)\s]*)?\)")
 CODE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 
@@ -43,6 +44,9 @@ def test_every_page_is_in_the_menu_and_on_the_first_page() -> None:
         name = page.relative_to(DOCS)
         assert f": {name}\n" in menu, f"{name} is not in mkdocs.yml"
         assert name.name == "index.md" or f"({name})" in first, f"{name} is not on the first page"
+    for readme in READMES:
+        assert f": packages/{readme.parent.name}.md\n" in menu, f"{readme.parent.name} is not in mkdocs.yml"
+        assert f"(../{readme.relative_to(ROOT)})" in first, f"{readme.parent.name} is not on the first page"
 
 
 def test_every_command_is_in_the_table() -> None:
