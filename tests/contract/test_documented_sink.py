@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FunctionType
 
 import pytest
+from installed import read_project, write_metadata
 from patience import PATIENCE
 
 from onceonly import sinks
@@ -38,18 +39,9 @@ def install(folder: Path) -> None:
     """Write the files and what an installer writes beside them, so that Python finds the entry point."""
     for name, content in read_files().items():
         (folder / name).write_text(content)
-    config = tomllib.loads(read_files()["pyproject.toml"])
-    assert config["tool"]["setuptools"]["py-modules"] == ["onceonly_sqlite"]  # else the package would be empty
-    project = config["project"]
-    metadata = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    )
-    lines = ["[onceonly.sinks]"]
-    for kind, config in project["entry-points"]["onceonly.sinks"].items():
-        lines.append(f"{kind} = {config}")
-    (metadata / "entry_points.txt").write_text("\n".join(lines))
+    text = read_files()["pyproject.toml"]
+    assert tomllib.loads(text)["tool"]["setuptools"]["py-modules"] == ["onceonly_sqlite"]  # else it would be empty
+    write_metadata(folder, read_project(text))
 
 
 def run_python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,7 +28,6 @@ from onceonly_iceberg.sink import IcebergWriter
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 DIED = 9
-PACKAGE = Path(__file__).parents[1]
 
 # where a process dies -> what it is about to do, or has just done
 POINTS: Mapping[str, tuple[Any, str, bool]] = {
@@ -47,18 +45,6 @@ POINTS: Mapping[str, tuple[Any, str, bool]] = {
     "before the release": (FileStore, "delete_file", False),
     "released": (FileStore, "delete_file", True),
 }
-
-
-def install(folder: Path) -> None:
-    """Let Python find the package's entry points, as an installer does it."""
-    project = tomllib.loads((PACKAGE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    info = folder / f"onceonly_iceberg-{project['version']}.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
-    lines = []
-    for group, entries in project["entry-points"].items():
-        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]
-    (info / "entry_points.txt").write_text("\n".join(lines))
 
 
 class Parts(LiveServices):

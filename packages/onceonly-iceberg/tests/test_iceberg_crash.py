@@ -9,12 +9,14 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
-from iceberg_victims import DIED, POINTS, World, install, run
+from iceberg_victims import DIED, POINTS, World, run
+from installed import read_project, write_metadata
 from patience import PATIENCE
 from plain_reader import list_files, read_column
 
 from onceonly.pipeline import registry
 
+PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 RECORDS, KILLS = 6, 30
 # Its server imports what takes seconds, and each process is a fork of it: kills hit the work, not the imports.
 FORKS = multiprocessing.get_context("forkserver")
@@ -23,7 +25,7 @@ FORKS.set_forkserver_preload(["iceberg_victims"])
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    install(tmp_path / "site")
+    write_metadata(tmp_path / "site", read_project(PROJECT.read_text()))
     monkeypatch.syspath_prepend(tmp_path / "site")
     registry._find_installed.cache_clear()
     yield World(str(tmp_path))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tomllib
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -12,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from contract.parts import is_in_part
+from installed import read_project, write_metadata
 from integration.services import postgres
 from integration.services.postgres import Postgres
 from targets import connection_variable
@@ -34,27 +34,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
         return
     folder = tmp_path_factory.mktemp("site")
-    write_metadata(folder)
+    write_metadata(folder, read_project(PROJECT.read_text()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", [str(folder), *sys.path])
         patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
         error_codes.read_installed.cache_clear()
         yield
     error_codes.read_installed.cache_clear()
-
-
-def write_metadata(folder: Path) -> None:
-    """Write what an installer leaves beside a package."""
-    project = tomllib.loads(PROJECT.read_text())["project"]
-    metadata = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-    metadata.mkdir()
-    named = f"Name: {project['name']}\nVersion: {project['version']}\n"
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\n{named}")
-    lines = []
-    for group, offers in project["entry-points"].items():
-        lines.append(f"[{group}]")
-        lines += [f"{name} = {value}" for name, value in offers.items()]
-    (metadata / "entry_points.txt").write_text("\n".join(lines))
 
 
 @pytest.fixture(scope="session")

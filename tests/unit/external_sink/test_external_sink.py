@@ -3,7 +3,6 @@
 import json
 import sqlite3
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from codes import raises
+from installed import read_project, write_metadata
 
 from onceonly import DeltaSink, InvalidPipeline, KafkaSource, Pipeline
 from onceonly.checkpoint.model import State, Transaction
@@ -36,14 +36,12 @@ HERE = Path(__file__).parent
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 
 
-def install(folder: Path, name: str = "onceonly-sqlite", entry: str | None = None) -> None:
+def install(folder: Path, name: str = "onceonly-sqlite", entries: Mapping[str, str] | None = None) -> None:
     """As an installer does it: the modules, and what its pyproject says about entry points."""
-    said = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]
-    lines = entry or "\n".join(f"{kind} = {value}" for kind, value in said["entry-points"]["onceonly.sinks"].items())
-    info = folder / f"{name.replace('-', '_')}-{said['version']}.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {said['version']}\n")
-    (info / "entry_points.txt").write_text(f"[onceonly.sinks]\n{lines}\n")
+    project = {**read_project((HERE / "pyproject.toml").read_text()), "name": name}
+    if entries:
+        project["entry-points"] = {"onceonly.sinks": entries}
+    write_metadata(folder, project)
     copy(HERE / "onceonly_sqlite.py", folder)
 
 
@@ -146,9 +144,10 @@ def test_another_pipeline_whose_sink_is_not_installed_does_not_matter(world: Wor
     ],
 )
 def test_an_entry_point_that_leads_to_nothing_usable_is_refused(site: Path, entry: str, why: str) -> None:
-    install(site, entry=entry)
+    kind, _, value = entry.partition(" = ")
+    install(site, entries={kind: value})
     with raises(InvalidPipeline, "sink-package-broken") as refused:
-        registry.sink_class(entry.split(" ")[0])
+        registry.sink_class(kind)
     assert why in refused.value.why
     assert "onceonly-sqlite 1.0" in refused.value.why
 
