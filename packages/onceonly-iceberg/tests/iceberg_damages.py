@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import iceberg_deletes
 from iceberg_tables import TABLE, create_table, open_catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
@@ -209,6 +210,14 @@ def delete_file_of_rows(target: Any, handle: Handle, txn: Transaction) -> None:
     target.table().delete("n >= 3 and n <= 4", branch=target.branch)
 
 
+def delete_by_position(target: Any, handle: Handle, txn: Transaction) -> None:
+    iceberg_deletes.delete_by_position(target.table(), target.branch, f"file://{staged_file(target, txn)}", 0)
+
+
+def delete_by_value(target: Any, handle: Handle, txn: Transaction) -> None:
+    iceberg_deletes.delete_by_value(target.table(), target.branch, "n", 3)
+
+
 def lose_table(target: Any, handle: Handle, txn: Transaction) -> None:
     drop_table(target, handle, txn)
 
@@ -251,6 +260,8 @@ ICEBERG_DAMAGES = (
     Damage("file garbled", garble_file, ("file-unreadable",), deep=True),
     Damage("row deleted", delete_rows, ("rows-deleted",)),
     Damage("rows of a file deleted", delete_file_of_rows, ("rows-deleted",)),
+    Damage("row deleted by its position", delete_by_position, ("rows-deleted",)),
+    Damage("rows deleted by a value", delete_by_value, ("rows-in-doubt",), unknown=True),
     Damage("overwritten", overwrite, ("rows-changed",)),
     Damage("compacted", compact, heals=True),
     Damage("compacted with a loss", compact_badly, ("rows-lost-in-rewrite",)),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from codes import raises
 from iceberg_damages import expire, partition_anew, roll_back
-from iceberg_tables import TABLE, InProcess, create_table, numbers, open_catalog, sql_properties
+from iceberg_tables import TABLE, IcebergTarget, InProcess, create_table, numbers, open_catalog, sql_properties
 from patience import PATIENCE
 from pyiceberg.table import Table
 from rest_server import RestCatalog, serve
@@ -23,7 +23,7 @@ from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.checkpoint.sink import Answer, Publication
 from onceonly.errors import Fenced, InvalidPipeline, OutcomeUnknown, TargetWentBack
 from onceonly.sinks import Depth, Judgement, Published
-from onceonly.testing.contract import SINK
+from onceonly.testing.contract import SINK, Committer
 from onceonly.testing.ledger import FIRST_TIME, list_codes
 from onceonly_iceberg import IcebergSink, commits
 from onceonly_iceberg.catalogs import TableOpener
@@ -166,6 +166,18 @@ def test_spec_that_changed_after_the_decision_is_no_obstacle(lake: Lake) -> None
     assert lake.published() == [1, 2]
     [task] = lake.table().scan().plan_files()
     assert task.file.spec_id == handle["spec_id"]
+
+
+def test_first_snapshot_of_a_table_is_one_of_a_branch(tmp_path: Path) -> None:
+    """PyIceberg itself refuses that. Whoever reads main sees nothing."""
+    create_table(tmp_path)
+    target = IcebergTarget(str(tmp_path), "audit")
+    committer, txn = Committer(target, str(tmp_path)), Transaction("ab", "flights", SINK, 1, 1, "000100010000")
+    handle = json.loads(json.dumps(target.sink().stage(txn, numbers(1, 2))))
+    assert not committer.commit(committer.rehearse(handle, 1), 1).already
+    assert committer.commit(handle, 1).already
+    assert target.published() == [1, 2]
+    assert target.table().scan().to_arrow().num_rows == 0
 
 
 # ---- REST

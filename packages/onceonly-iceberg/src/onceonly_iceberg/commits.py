@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from pyiceberg.exceptions import BadRequestError, CommitFailedException, ValidationException
 from pyiceberg.manifest import DataFile, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update import AssertTableUUID
+from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, TableRequirement, UpdatesAndRequirements
 from pyiceberg.table.update.snapshot import _FastAppendFiles
 
 from onceonly.sinks import LastDecision
@@ -31,8 +32,26 @@ class Refused(Exception):
     """The commit certainly did not land: somebody else was first."""
 
 
+class AssertHead(AssertRefSnapshotId):
+    """PyIceberg's requirement, also where the first snapshot of a table is one of another branch than main."""
+
+    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]  # as PyIceberg has it
+        if base_metadata is None or base_metadata.snapshots or self.snapshot_id is not None:
+            super().validate(base_metadata)
+
+
 class StagedAppend(_FastAppendFiles):
     """A fast append of files in the partition spec for which they were written, also where the table has a new one."""
+
+    def _commit(self) -> UpdatesAndRequirements:
+        updates, own = super()._commit()
+        requirements: list[TableRequirement] = []
+        for one in own:
+            if isinstance(one, AssertRefSnapshotId):
+                requirements.append(AssertHead.model_validate({"ref": one.ref, "snapshot-id": one.snapshot_id}))
+            else:
+                requirements.append(one)
+        return updates, tuple(requirements)
 
     def _manifests(self) -> list[ManifestFile]:
         existing = self._existing_manifests()
