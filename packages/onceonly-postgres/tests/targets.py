@@ -18,7 +18,7 @@ from onceonly_postgres import PostgresSink
 CONNECTION = "shop_database"
 
 
-def connection_variable(port: int, **settings: str) -> tuple[str, str]:
+def connection_variable(port: int | str, **settings: str) -> tuple[str, str]:
     """Return name and value of the variable that holds the connection."""
     extra = {"host": "127.0.0.1", "port": port, "dbname": "postgres", "user": "airflow", **settings}
     return f"AIRFLOW_CONN_{CONNECTION.upper()}", json.dumps({"conn_type": "postgres", "extra": extra})

@@ -12,57 +12,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from arrow_rows import number_rows
 from codes import raises
 from integration.services import postgres
 from integration.services.postgres import Postgres
-from targets import NumberTable, connection_variable, plain_table
+from own_server import own_server
+from publisher import Publisher
+from targets import plain_table
 
 from onceonly.errors import TargetWentBack
-from onceonly.sinks import Answer, Handle, Publication, TargetHistory, Transaction
-from onceonly.testing.contract import Committer
+from onceonly.sinks import Answer, Handle, Transaction
 
 pytestmark = pytest.mark.integration
 
 
-class Publisher:
-    """Publishes one number by each decision, as epoch of the same number."""
-
-    def __init__(self, target: NumberTable, receipts: Path) -> None:
-        self.target, self.state_id = target, uuid.uuid4().hex
-        self.committer = Committer(target, str(receipts))
-
-    def stage(self, epoch: int) -> Handle:
-        txn = Transaction(self.state_id, "flights", "lake", epoch, 1, "a")
-        handle: Handle = json.loads(json.dumps(self.target.sink().stage(txn, number_rows(epoch))))
-        return handle
-
-    def publish(self, epoch: int, last: Publication | None) -> Publication:
-        handle = self.committer.rehearse(self.stage(epoch), epoch, last)
-        return Publication(epoch, epoch, self.committer.commit(handle, epoch, last).proof)
-
-    def compare(self, publication: Publication) -> Answer:
-        return self.history.compare(publication).answer
-
-    @property
-    def history(self) -> TargetHistory:
-        sink = self.target.sink()
-        assert isinstance(sink, TargetHistory)
-        return sink
-
-
 @pytest.fixture
 def server_with_copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Postgres, Path]]:
-    if postgres.programs() is None:
-        pytest.skip("there is no PostgreSQL server here: apt install postgresql")
-    with TemporaryDirectory(prefix="onceonly-postgres-") as folder:
-        server = Postgres(folder)
-        server.start()
-        monkeypatch.setenv(*connection_variable(server.port))
-        try:
-            yield server, Path(folder)
-        finally:
-            server.stop()
+    with TemporaryDirectory(prefix="onceonly-postgres-") as folder, own_server(folder, monkeypatch) as server:
+        yield server, Path(folder)
 
 
 def copy_data(server: Postgres, old: Path, new: Path) -> None:

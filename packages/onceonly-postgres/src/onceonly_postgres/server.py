@@ -75,7 +75,7 @@ class Server:
             psycopg.Error: a statement has failed, and the transaction is rolled back.
         """
         with self._connect() as connection, connection.cursor() as cursor:
-            cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED READ WRITE")
+            self._begin(cursor)
             cursor.execute(DURABLE)
             limited = [LOCK_TIMEOUT_SETTING] if may_idle else [LOCK_TIMEOUT_SETTING, IDLE_TIMEOUT_SETTING]
             cursor.execute(WITHOUT_LIMIT, {"limit": TIMEOUT, "names": limited})
@@ -86,6 +86,13 @@ class Server:
                 connection.commit()
             except psycopg.Error as error:
                 raise self.no_answer_error(error) from error
+
+    def _begin(self, cursor: Cursor) -> None:
+        """Begin a transaction that may write. A replica cannot, and may not show yet what is published."""
+        try:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED READ WRITE")
+        except psycopg.errors.FeatureNotSupported as error:
+            raise self.no_answer_error(error) from error
 
     @contextmanager
     def _connect(self) -> Iterator[psycopg.Connection[Row]]:
@@ -98,7 +105,7 @@ class Server:
         try:
             yield connection
         except psycopg.Error as error:
-            if connection.broken or isinstance(error, UNANSWERED):
+            if connection.broken or (error.sqlstate or "").startswith(UNANSWERED):
                 raise self.no_answer_error(error) from error
             raise
         finally:
@@ -123,13 +130,9 @@ class Server:
         return f"{type(error).__name__}: {text}{state}."
 
 
-# The server rolls these back: it is asked to end, has no memory or no lock in time, or takes no writes.
-UNANSWERED = (
-    psycopg.errors.OperatorIntervention,
-    psycopg.errors.AdminShutdown,
-    psycopg.errors.InsufficientResources,
-    psycopg.errors.ReadOnlySqlTransaction,
-)
+# Classes of SQLSTATE that say nothing of the statement: no connection, no room or memory, an operator or the system, no
+# writes. The server has rolled back. Psycopg's own classes are no families: its DiskFull is no InsufficientResources.
+UNANSWERED = ("08", "53", "57", "58", "25006")
 
 
 def _is_setting(name: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from onceonly.errors import NotCommitted, OnceonlyError, OutcomeUnknown
+from onceonly.errors import OnceonlyError
 from onceonly.sinks.toolkit import find_worker_error, worker_error
 from onceonly_postgres import errors, staging_tables
 from onceonly_postgres.binary_copy import UnfitValue
@@ -83,15 +83,14 @@ def _make_task(job: Job) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Rec
 def stage_part(job: Job, batches: Iterable[pa.RecordBatch]) -> Receipt | None:
     """Write one Spark partition into a table of its own; None: it has no rows."""
     try:
-        written = staging_tables.fill(job.server, job.schema, job.txn_name, job.columns, job.required, batches)
+        with errors.nothing_published():
+            written = staging_tables.fill(job.server, job.schema, job.txn_name, job.columns, job.required, batches)
     except UnfitValue as error:
         raise errors.row_error(job.server.sink, f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
     except (psycopg.DataError, psycopg.IntegrityError) as error:
         raise errors.row_error(job.server.sink, job.server.describe(error)) from error
     except psycopg.Error as error:
         raise errors.stage_error(job.server, error) from error
-    except OutcomeUnknown as error:  # nothing is published by staging
-        raise NotCommitted(error.what, error.why, error.todo, error.code) from error
     if written is None:
         return None
     return Receipt(*written)
