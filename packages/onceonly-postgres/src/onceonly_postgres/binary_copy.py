@@ -45,10 +45,9 @@ class Field:
     lengths: Numbers
     data: Bytes
 
-    @property
-    def sizes(self) -> Numbers:
-        """The bytes of each value without its length; null has none."""
-        return np.maximum(self.lengths, 0)
+    def split(self) -> list[pa.Array]:
+        """Return the length of each value, and its bytes, both as binary values; null has no bytes."""
+        return [_binaries(_big_endian(self.lengths, ">i4")), _values(np.maximum(self.lengths, 0), self.data)]
 
 
 @dataclass(frozen=True)
@@ -80,39 +79,33 @@ def encode_batch(batch: pa.RecordBatch, types: Sequence[ColumnType]) -> bytes:
 
 def join_fields(fields: Sequence[Field], rows: int) -> bytes:
     """Return rows of these columns."""
-    sizes = np.full(rows, 2, np.int64)
+    parts = [_binaries(_big_endian(np.full(rows, len(fields)), ">i2"))]
     for field in fields:
-        sizes += 4 + field.sizes
-    ends = np.cumsum(sizes)
-    buffer = np.zeros(int(ends[-1]) if rows else 0, np.uint8)
-    position = ends - sizes
-    _put(buffer, position, _big_endian(np.full(rows, len(fields)), ">i2"))
-    position = position + 2
-    for field in fields:
-        position = _put_field(buffer, position, field)
-    return buffer.tobytes()
+        parts += field.split()
+    _, data = _join(parts)
+    return bytes(data)
 
 
-def _put_field(buffer: Bytes, position: Numbers, field: Field) -> Numbers:
-    """Write length and bytes of each value at its position. Returns the positions behind them."""
-    _put(buffer, position, _big_endian(field.lengths, ">i4"))
-    start, sizes = position + 4, field.sizes
-    present = field.lengths >= 0
-    widths = sizes[present]
-    if not widths.any():
-        return start
-    if (widths == widths[0]).all():
-        _put(buffer, start[present], field.data.reshape(-1, int(widths[0])))
-    else:
-        source = np.cumsum(sizes) - sizes
-        buffer[np.repeat(start - source, sizes) + np.arange(len(field.data))] = field.data
-    return start + sizes
+def _join(parts: Sequence[pa.Array]) -> tuple[Numbers, Bytes]:
+    """Join binary values row by row. Returns where each row begins, and the last one ends; and the bytes of all."""
+    joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
+    _, offset_buffer, data_buffer = joined.buffers()
+    offsets = np.frombuffer(offset_buffer, np.int64)[: len(joined) + 1] if len(joined) else np.zeros(1, np.int64)
+    data = np.frombuffer(data_buffer, np.uint8) if data_buffer else np.zeros(0, np.uint8)
+    return offsets, data[: offsets[-1]]
 
 
-def _put(buffer: Bytes, position: Numbers, values: Bytes) -> None:
-    """Write values of one width, one a row, each at its position."""
-    for byte in range(values.shape[1]):
-        buffer[position + byte] = values[:, byte]
+def _values(sizes: Numbers, data: Bytes) -> pa.Array:
+    """Return bytes that stand one after the other as binary values of these sizes. Nothing is copied."""
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(sizes), buffers)
+
+
+def _binaries(values: Bytes) -> pa.Array:
+    """Return values of one width, one a row, as binary values."""
+    rows, width = values.shape
+    return _values(np.full(rows, width, np.int64), values.reshape(-1))
 
 
 def _big_endian(numbers: Any, dtype: str) -> Bytes:
@@ -127,12 +120,7 @@ def encode_column(column: pa.Array, column_type: ColumnType) -> Field:
         return _encode_arrays(column, column_type.element)
     present = column.drop_null()
     encode = ENCODERS[column_type.name]
-    lengths, data = encode(present)
-    if not column.null_count:
-        return Field(lengths, data)
-    all_lengths = np.full(len(column), -1, np.int64)
-    all_lengths[column.is_valid().to_numpy(zero_copy_only=False)] = lengths
-    return Field(all_lengths, data)
+    return _with_nulls(column, *encode(present))
 
 
 def _encode_arrays(column: pa.Array, element: ColumnType) -> Field:
@@ -140,28 +128,30 @@ def _encode_arrays(column: pa.Array, element: ColumnType) -> Field:
     present = column.drop_null()
     counts = pc.list_value_length(present).to_numpy(zero_copy_only=False).astype(np.int64)
     elements = encode_column(present.flatten(), element)
-    element_sizes = 4 + elements.sizes
+    starts, bodies = _join(elements.split())
     ends = np.concatenate([[0], np.cumsum(counts)])
-    bytes_before = np.concatenate([[0], np.cumsum(element_sizes)])
-    bodies = bytes_before[ends[1:]] - bytes_before[ends[:-1]]
     nulls_before = np.concatenate([[0], np.cumsum(elements.lengths < 0)])
     has_nulls = nulls_before[ends[1:]] > nulls_before[ends[:-1]]
     filled = counts > 0
-    lengths = np.where(filled, 20 + bodies, 12)
-    buffer = np.zeros(int(lengths.sum()), np.uint8)
-    start = np.cumsum(lengths) - lengths
-    _put(buffer, start, _big_endian(filled, ">i4"))  # number of dimensions
-    _put(buffer, start + 4, _big_endian(has_nulls, ">i4"))
-    _put(buffer, start + 8, _big_endian(np.full(len(counts), element.oid), ">u4"))
-    _put(buffer, start[filled] + 12, _big_endian(counts[filled], ">i4"))
-    _put(buffer, start[filled] + 16, _big_endian(np.ones(int(filled.sum())), ">i4"))  # the first index
-    base = np.repeat(start + 20 - bytes_before[ends[:-1]], counts)
-    _put_field(buffer, base + bytes_before[:-1], elements)
+    dimensions = np.stack([counts[filled], np.ones(int(filled.sum()), np.int64)], axis=1)  # elements, first index
+    parts = [
+        _binaries(_big_endian(filled, ">i4")),  # number of dimensions
+        _binaries(_big_endian(has_nulls, ">i4")),
+        _binaries(_big_endian(np.full(len(counts), element.oid), ">u4")),
+        _values(np.where(filled, 8, 0), _big_endian(dimensions, ">i4").reshape(-1)),
+        _values(starts[ends[1:]] - starts[ends[:-1]], bodies),
+    ]
+    offsets, data = _join(parts)
+    return _with_nulls(column, np.diff(offsets), data)
+
+
+def _with_nulls(column: pa.Array, lengths: Numbers, data: Bytes) -> Field:
+    """Return the field of a column, from the values that are not null."""
     if not column.null_count:
-        return Field(lengths, buffer)
+        return Field(lengths, data)
     all_lengths = np.full(len(column), -1, np.int64)
     all_lengths[column.is_valid().to_numpy(zero_copy_only=False)] = lengths
-    return Field(all_lengths, buffer)
+    return Field(all_lengths, data)
 
 
 # ---- values that are not null -> their lengths and bytes

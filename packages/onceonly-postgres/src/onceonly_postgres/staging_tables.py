@@ -58,7 +58,7 @@ def fill(
         cursor.execute(_create_statement(table, columns, required))
         cursor.execute(SQL("COMMENT ON TABLE {} IS {}").format(table, Literal(txn_name)))
         names = SQL(", ").join(Identifier(column.name) for column in columns)
-        with cursor.copy(SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(table, names)) as copy:
+        with cursor.copy(SQL("COPY {} ({}) FROM STDIN (FORMAT binary, FREEZE)").format(table, names)) as copy:
             copy.write(binary_copy.HEADER)
             batch: pa.RecordBatch | None = first
             while batch is not None:
