@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from codes import raises
-from iceberg_damages import partition_anew, remove_file, replace_table
-from iceberg_tables import TABLE, ArrowRows, InProcess, create_table, numbers, open_catalog, sql_properties
+from iceberg_damages import lose_catalog, partition_anew, remove_file, replace_table
+from iceberg_tables import (
+    TABLE,
+    ArrowRows,
+    IcebergTarget,
+    InProcess,
+    create_table,
+    numbers,
+    open_catalog,
+    sql_properties,
+)
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -51,6 +61,22 @@ def test_missing_table_and_name_without_namespace(tmp_path: Path) -> None:
         lake.sink().check()
     with raises(InvalidPipeline, "iceberg-table-name"):
         IcebergSink(SINK, "flights")
+
+
+def test_catalog_that_does_not_answer_while_nothing_is_published(tmp_path: Path) -> None:
+    lake = lake_with(tmp_path)
+    lose_catalog(IcebergTarget(lake.folder), {}, TXN)
+    with raises(NotCommitted, "iceberg-no-answer"):
+        lake.sink().check()
+    with raises(NotCommitted, "iceberg-no-answer"):
+        lake.stage(1, 1)
+
+
+def test_catalog_whose_client_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyiceberg.catalog.sql", None)
+    lake = Lake(str(tmp_path), sql_properties(str(tmp_path)))
+    with raises(InvalidPipeline, "iceberg-package-missing", match="pip install"):
+        lake.sink().check()
 
 
 def test_format_versions(tmp_path: Path) -> None:

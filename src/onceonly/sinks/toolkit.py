@@ -9,6 +9,7 @@ from onceonly.sinks.staging.handles import TXN
 from onceonly.sinks.staging.history import require as require_history
 from onceonly.sinks.staging.row_types import arrow as to_arrow_schema
 from onceonly.sinks.staging.row_types import read_schema, refuse_duplicates
+from onceonly.sinks.staging.unanswered import nothing_published
 from onceonly.sinks.staging.verification import (
     MISSING_ADVICE,
     as_accepted_loss,
@@ -34,6 +35,7 @@ __all__ = [
     "collect_small_batch",
     "find_last_decision",
     "find_worker_error",
+    "nothing_published",
     "read_schema",
     "refuse_duplicates",
     "replaced_handles",

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, NotInstalledError
 from pyiceberg.table import Table
 
 from onceonly.errors import ActionNeeded, InvalidPipeline, OnceonlyError, OutcomeUnknown, first_sentence
@@ -81,11 +81,18 @@ class TableOpener:
 
 @contextmanager
 def require_answer(config: IcebergSink) -> Iterator[None]:
-    """Raise OutcomeUnknown where the catalog or the storage fails."""
+    """Raise OutcomeUnknown where catalog or storage fail, and InvalidPipeline where PyIceberg lacks a package."""
     try:
         yield
     except OnceonlyError:
         raise
+    except NotInstalledError as error:
+        raise InvalidPipeline(
+            f"sink '{config.name}': PyIceberg cannot open {config.place} here.",
+            first_sentence(error),
+            "Install that extra of PyIceberg wherever Onceonly runs. Nothing was published.",
+            code="iceberg-package-missing",
+        ) from error
     except Exception as error:
         raise OutcomeUnknown(
             f"sink '{config.name}': '{config.table}' in {config.place} does not answer.",

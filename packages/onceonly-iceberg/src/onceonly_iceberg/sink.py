@@ -34,7 +34,7 @@ from onceonly.sinks import (
     Transaction,
     VerifiableTarget,
 )
-from onceonly.sinks.toolkit import require_history
+from onceonly.sinks.toolkit import nothing_published, require_history
 from onceonly_iceberg import (
     commits,
     errors,
@@ -89,6 +89,7 @@ class IcebergWriter(Sink, DecisionTraces, TargetHistory, InspectableRows, Verifi
         """The branch that is published to, for people and in proofs."""
         return self.config.targets()[0]
 
+    @nothing_published()
     def check(self) -> list[str]:
         table = self._tables.open()
         layout.check_table(self.name, table)
@@ -106,6 +107,7 @@ class IcebergWriter(Sink, DecisionTraces, TargetHistory, InspectableRows, Verifi
         arrow = rows.toArrow()
         return self._stage(txn, lambda table, store: staging.stage_in_process(self.name, table, store, txn, arrow))
 
+    @nothing_published()
     def _stage(self, txn: Transaction, write: Callable[[Table, FileStore], StagedList]) -> Handle:
         """Write rows, and return the handle. What is left of a failure has the transaction's name."""
         table = self._tables.open()

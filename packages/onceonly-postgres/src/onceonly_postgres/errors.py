@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import psycopg
 
 from onceonly.errors import CannotPublish, InvalidPipeline, NotCommitted, OnceonlyError, OutcomeUnknown
 from onceonly_postgres.server import Server
 
-UNREACHABLE = "Nothing was published. Try again when it can be reached."
 RESOLVE = "onceonly resolve PIPELINE EPOCH --give-up {sink} --reason …"
 
 
@@ -87,15 +85,6 @@ def stage_error(server: Server, error: psycopg.Error) -> NotCommitted:
         "Check the rights of the role on the schema of the staging tables. Nothing was published.",
         code="postgres-stage-refused",
     )
-
-
-@contextmanager
-def nothing_published() -> Iterator[None]:
-    """Raise NotCommitted where a server does not answer: what is done in the block publishes nothing."""
-    try:
-        yield
-    except OutcomeUnknown as error:
-        raise NotCommitted(error.what, error.why, UNREACHABLE, error.code) from error
 
 
 def locked_error(server: Server, error: psycopg.Error) -> OutcomeUnknown:

@@ -11,7 +11,7 @@ import psycopg
 import pyarrow as pa
 
 from onceonly.errors import OnceonlyError
-from onceonly.sinks.toolkit import find_worker_error, worker_error
+from onceonly.sinks.toolkit import find_worker_error, nothing_published, worker_error
 from onceonly_postgres import errors, staging_tables
 from onceonly_postgres.binary_copy import UnfitValue
 from onceonly_postgres.columns import TableColumn
@@ -83,7 +83,7 @@ def _make_task(job: Job) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Rec
 def stage_part(job: Job, batches: Iterable[pa.RecordBatch]) -> Receipt | None:
     """Write one Spark partition into a table of its own; None: it has no rows."""
     try:
-        with errors.nothing_published():
+        with nothing_published():
             written = staging_tables.fill(job.server, job.schema, job.txn_name, job.columns, job.required, batches)
     except UnfitValue as error:
         raise errors.row_error(job.server.sink, f"{str(error)[:1].upper()}{str(error)[1:]}.") from error

@@ -39,6 +39,7 @@ from onceonly.sinks import (
 )
 from onceonly.sinks.toolkit import (
     collect_small_batch,
+    nothing_published,
     read_schema,
     refuse_duplicates,
     require_history,
@@ -89,7 +90,7 @@ class PostgresWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Inspe
 
     # ---- check
 
-    @errors.nothing_published()
+    @nothing_published()
     def check(self) -> list[str]:
         self._ledger.make()
         with self._server.transaction(is_trial=True) as cursor:
@@ -159,12 +160,12 @@ class PostgresWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Inspe
 
     # ---- stage
 
-    @errors.nothing_published()
+    @nothing_published()
     def stage(self, txn: Transaction, rows: Any) -> Handle:
         job = self._prepare(txn, rows)
         return self._record(txn, rows, job, spark_stage.run(job, rows))
 
-    @errors.nothing_published()
+    @nothing_published()
     def stage_small_batch(self, txn: Transaction, rows: Any) -> Handle:
         job = self._prepare(txn, rows)
         few = collect_small_batch(rows)
