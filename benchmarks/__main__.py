@@ -29,6 +29,7 @@ MODULES = {
     "keys": "keys",
     "merge": "merge",
     "kafka_sink": "kafka_sink",
+    "postgres": "postgres",
     "growth": "growth",
     "partitions": "growth",
     "hot_path": "hot_path",

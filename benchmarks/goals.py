@@ -73,6 +73,7 @@ GOALS = [
     Goal("Kafka transaction: look, end, see the marker", "kafka_sink", LOOK, 5, unit="ms"),
     Goal("… with the rows of the state table", "kafka_sink", RECORDED, 12, unit="ms"),
     Goal("Kafka → Parquet ÷ a plain append, tuned", "files", f"Onceonly ÷ {TUNED}", 0.95),
+    Goal("10 M rows into PostgreSQL ÷ Spark's JDBC writer, tuned", "postgres", f"Onceonly ÷ {TUNED}", 0.5),
     Goal("one checkpoint with two sinks ÷ two pipelines", "second_sink", "one checkpoint ÷ two pipelines", 1),
     Goal("a checkpoint on 20,000 epochs ÷ on 10, chained", "history", CHAINED, 1.5),
     Goal("… of intervals", "history", INTERVAL, 1.5),

@@ -23,9 +23,9 @@ MARK = re.compile(
     r"<!-- (?P<kind>value|loads|sections|goals|arithmetic)(?: (?P<of>[^>]*?))? -->.*?<!-- /(?P=kind) -->", re.DOTALL
 )
 ORDER = (
-    "kafka_sink", "flink", "flink_large", "hot_path", "checkpoint", "files", "second_sink", "growth", "partitions",
-    "memory", "targets", "correct_day", "state_table", "pipelines", "many_pipelines", "recovery", "history",
-    "cold_start", "first_row", "demo",
+    "kafka_sink", "flink", "flink_large", "hot_path", "checkpoint", "files", "postgres", "second_sink", "growth",
+    "partitions", "memory", "targets", "correct_day", "state_table", "pipelines", "many_pipelines", "recovery",
+    "history", "cold_start", "first_row", "demo",
 )  # fmt: skip
 BEFORE = results.RESULTS / "before"  # the same benchmarks of an earlier version, where a change is to be shown
 
