@@ -6,7 +6,7 @@ import os
 import subprocess
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +23,9 @@ from publisher import Publisher
 from targets import connection_variable, plain_table
 
 from onceonly.errors import NotCommitted, OutcomeUnknown, TargetWentBack
-from onceonly.sinks import Answer
+from onceonly.sinks import Answer, Outcome
+from onceonly_postgres.ledger import Ledger, LedgerKey, LedgerRow
+from onceonly_postgres.server import Cursor
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(4 * PATIENCE)]
 
@@ -33,6 +35,8 @@ DISK_MB = 150
 DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'"
 CLIENTS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'onceonly'"
 
+WAITING = f"{CLIENTS} AND wait_event_type = 'Lock'"
+
 
 def new_publisher(port: int, receipts: Path) -> Publisher:
     return Publisher(plain_table(port, f"numbers_{uuid.uuid4().hex[:8]}"), receipts)
@@ -40,6 +44,29 @@ def new_publisher(port: int, receipts: Path) -> Publisher:
 
 def connect(port: int, options: str = "") -> psycopg.Connection[tuple[object, ...]]:
     return psycopg.connect(host="127.0.0.1", port=port, dbname="postgres", user="airflow", options=options)
+
+
+def test_second_committer_waits_for_the_first(
+    database: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a publication that is not the sink's first: only the lock of the ledger's row keeps it waiting."""
+    port, publisher, lock = database.port, new_publisher(database.port, tmp_path), Ledger.lock
+    first = publisher.publish(1, None)
+    second = publisher.stage(2)
+    others: list[Future[Outcome]] = []
+
+    def lock_and_let_another_come(ledger: Ledger, cursor: Cursor, key: LedgerKey) -> LedgerRow:
+        row = lock(ledger, cursor, key)
+        if not others:
+            others.append(pool.submit(publisher.committer.commit, second, 2, first))
+            until(lambda: others[0].done() or execute(port, WAITING) == [(1,)], PATIENCE, "the other")
+        return row
+
+    monkeypatch.setattr(Ledger, "lock", lock_and_let_another_come)
+    with ThreadPoolExecutor() as pool:
+        assert not publisher.committer.commit(second, 2, first).already
+        assert others[0].result(PATIENCE).already
+    assert publisher.target.published() == [1, 2]
 
 
 def test_victim_of_a_deadlock_publishes_once(
@@ -53,8 +80,7 @@ def test_victim_of_a_deadlock_publishes_once(
     with connect(port, NEVER) as other, ThreadPoolExecutor() as pool:
         other.execute(f'LOCK TABLE "{publisher.target.table}"')
         commit = pool.submit(publisher.committer.commit, second, 2, first)
-        waits = f"{CLIENTS} AND wait_event_type = 'Lock'"
-        until(lambda: execute(port, waits) == [(1,)], PATIENCE, "a commit that waits")
+        until(lambda: execute(port, WAITING) == [(1,)], PATIENCE, "a commit that waits")
         other.execute(f'SELECT * FROM "{publisher.target.ledger_schema}".ledger FOR UPDATE')  # gets it from the victim
         other.commit()
         assert not commit.result(PATIENCE).already

@@ -142,7 +142,10 @@ class Ledger:
         values: list[Any] = [row.table_id, row.decision, row.txn, row.published, row.published_by, row.number, row.line]
         values.append(lines)
         cursor.execute(query, [*values, *key.values, row.decision])
-        assert cursor.rowcount == 1, "the ledger's row is locked, and its decision is an earlier one"
+        if cursor.rowcount != 1:  # it is locked, and its decision is an earlier one
+            raise RuntimeError(
+                f"the ledger shows decision {row.decision} already, or a later one: nothing is published"
+            )
 
     def list_rows(self, cursor: Cursor, pipeline: str, sink: str, target: str) -> list[tuple[str, int]]:
         """List (id of the state table, last decision) of the sink."""
