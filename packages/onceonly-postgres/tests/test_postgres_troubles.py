@@ -30,7 +30,7 @@ from onceonly_postgres.server import Cursor
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(4 * PATIENCE)]
 
 # Whoever waits for a lock looks for a deadlock once, after that time.
-LATE, NEVER = "-c deadlock_timeout=2s", "-c deadlock_timeout=1h"
+LATE, NEVER = "-c deadlock_timeout=5s", "-c deadlock_timeout=1h"
 DISK_MB = 150
 DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'"
 CLIENTS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'onceonly'"
