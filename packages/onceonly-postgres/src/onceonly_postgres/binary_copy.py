@@ -65,18 +65,6 @@ class ColumnType:
     element: ColumnType | None = None
 
 
-def encode_batch(batch: pa.RecordBatch, types: Sequence[ColumnType]) -> bytes:
-    """Return the rows of a batch, without header and trailer.
-
-    Raises:
-        UnfitValue: a value is none of its column's type.
-    """
-    fields = []
-    for column, column_type in zip(batch.columns, types, strict=True):
-        fields.append(encode_column(column, column_type))
-    return join_fields(fields, batch.num_rows)
-
-
 def join_fields(fields: Sequence[Field], rows: int) -> bytes:
     """Return rows of these columns."""
     parts = [_binaries(_big_endian(np.full(rows, len(fields)), ">i2"))]
