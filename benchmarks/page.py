@@ -32,7 +32,8 @@ BEFORE = results.RESULTS / "before"  # the same benchmarks of an earlier version
 
 def render() -> dict[Path, str]:
     """Every file that this script writes, as it should be."""
-    pages = {page: filled(page.read_text()) for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}
+    files = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("packages/*/README.md"))]
+    pages = {page: filled(page.read_text()) for page in files}
     return pages | {IMAGES / file: picture for file, picture in _pictures()}
 
 
