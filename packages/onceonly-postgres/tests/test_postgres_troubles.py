@@ -22,8 +22,8 @@ from plain_client import execute
 from publisher import Publisher
 from targets import connection_variable, plain_table
 
-from onceonly.errors import NotCommitted, OutcomeUnknown, TargetWentBack
-from onceonly.sinks import Answer, Outcome
+from onceonly.errors import Fenced, NotCommitted, OutcomeUnknown, TargetWentBack
+from onceonly.sinks import Answer, Outcome, Publication
 from onceonly_postgres.ledger import Ledger, LedgerKey, LedgerRow
 from onceonly_postgres.server import Cursor
 
@@ -115,6 +115,30 @@ def can_connect(port: int) -> bool:
         return execute(port, "SELECT 1") == [(1,)]
     except psycopg.OperationalError:
         return False
+
+
+def test_all_is_on_disk_though_the_connection_says_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is staged, published or given up is there after a crash of the server."""
+    with (
+        TemporaryDirectory(prefix="onceonly-postgres-") as folder,
+        own_server(folder, monkeypatch, "wal_writer_delay=10s") as server,  # else it would soon be written anyway
+    ):
+        monkeypatch.setenv(*connection_variable(server.port, options="-c synchronous_commit=off"))
+        publisher = new_publisher(server.port, tmp_path)
+
+        def crash() -> None:
+            server.kill()
+            server.start()
+
+        handles = [publisher.stage(epoch) for epoch in (1, 2)]
+        crash()
+        first = Publication(1, 1, publisher.committer.commit(handles[0], 1).proof)
+        crash()
+        assert (publisher.target.published(), publisher.compare(first)) == ([1], Answer.SAME)
+        assert publisher.committer.fence(handles[1], 2) is None
+        crash()
+        with raises(Fenced, "sink-given-up"):
+            publisher.committer.commit(handles[1], 2, first)
 
 
 # ---- no room
