@@ -22,7 +22,7 @@ from plain_client import execute
 from publisher import Publisher
 from targets import connection_variable, plain_table
 
-from onceonly.errors import Fenced, NotCommitted, OutcomeUnknown, TargetWentBack
+from onceonly.errors import CannotPublish, Fenced, NotCommitted, OutcomeUnknown, StageAgain, TargetWentBack
 from onceonly.sinks import Answer, Outcome, Publication
 from onceonly_postgres.ledger import Ledger, LedgerKey, LedgerRow
 from onceonly_postgres.server import Cursor
@@ -86,6 +86,22 @@ def test_victim_of_a_deadlock_publishes_once(
         assert not commit.result(PATIENCE).already
     assert publisher.target.published() == [1, 2]
     until(lambda: execute(port, DEADLOCKS) > before, PATIENCE, "the deadlock in the server's statistics")
+
+
+@pytest.mark.parametrize("step", ["rehearse", "commit"])
+def test_table_that_is_altered_meanwhile(database: Postgres, step: str, tmp_path: Path) -> None:
+    """What counts are its columns under the lock: PostgreSQL would convert values without an error."""
+    port, publisher = database.port, new_publisher(database.port, tmp_path)
+    first = publisher.publish(1, None)
+    second = publisher.stage(2)
+    with connect(port) as other, ThreadPoolExecutor() as pool:
+        other.execute(f'ALTER TABLE "{publisher.target.table}" ALTER n TYPE numeric(3,0)')
+        result = pool.submit(getattr(publisher.committer, step), second, 2, first)
+        until(lambda: execute(port, WAITING) == [(1,)], PATIENCE, "a commit that waits")
+        other.commit()
+        with raises(StageAgain if step == "rehearse" else CannotPublish, "postgres-table-changed"):
+            result.result(PATIENCE)
+    assert publisher.target.published() == [1]
 
 
 def test_server_without_a_free_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

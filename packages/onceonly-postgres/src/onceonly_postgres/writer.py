@@ -232,7 +232,6 @@ class PostgresWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Inspe
             if row.last_decision.is_published(self.name, handle["txn"], decision):
                 return handle
             table = self._require_target(cursor, row, last, ActionNeeded)
-            publish.lock_table(cursor, table.name)
             publish.require_same_columns(list(table.columns), handle)
             publish.require_rows(cursor, self.config.schema, handle)
             if table_columns.has_rules(cursor, table.id) or "replaces" in handle or "retracts" in handle:
@@ -263,7 +262,6 @@ class PostgresWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Inspe
             if row.last_decision.is_published(self.name, handle["txn"], decision):
                 return self._outcome(handle, key, row, already=True)
             table = self._require_target(cursor, row, last, CannotPublish)
-            publish.lock_table(cursor, table.name)
             publish.require_same_columns(list(table.columns), handle)
             publish.require_rows(cursor, self.config.schema, handle)
             publish.publish_rows(cursor, table.name, self.config.schema, handle)
@@ -282,8 +280,11 @@ class PostgresWriter(Sink, DecisionTraces, TargetHistory, ReplaceableRows, Inspe
     def _require_target(
         self, cursor: Cursor, row: LedgerRow, last: Publication | None, error: type[OnceonlyError]
     ) -> Table:
-        """Return the table, if it has what was published to it."""
+        """Return the table, if it has what was published to it. Nobody can alter it until the transaction ends."""
         table = self._find_table(cursor)
+        if table:
+            publish.lock_table(cursor, table.name)
+            table = self._find_table(cursor)  # as it is under the lock, which may be another one of that name
         require_history(_Comparison(self.name, self.place, row, table.id if table else None), last)
         if table is None:
             raise errors.missing_table_error(self.name, self._target, error)
