@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from codes import raises
-from iceberg_damages import expire, partition_anew, roll_back
+from iceberg_damages import add_column, expire, partition_anew, roll_back
 from iceberg_tables import TABLE, IcebergTarget, InProcess, create_table, numbers, open_catalog, sql_properties
 from patience import PATIENCE
 from pyiceberg.table import Table
@@ -144,6 +144,17 @@ def test_other_writers_are_waited_out(lake: Lake) -> None:
     lake.table().append(numbers(7).table)
     assert not sink.commit(decided, 1, None).already  # type: ignore[arg-type]
     assert lake.published() == [1, 7]
+
+
+def test_table_whose_columns_changed_meanwhile_is_looked_at_again(lake: Lake) -> None:
+    """The branch's head is still the same."""
+    handle, sink = lake.stage(1, 1), lake.sink()
+    decided, table = sink.rehearse(handle, 1), lake.sink()._tables.open()
+    add_column(lake, handle, Transaction("ab", "flights", SINK, 1, 1, "x"))
+    with pytest.raises(commits.Refused):
+        commits.append(table, "main", handle["app_id"], LastDecision(1, handle["txn"]), [], {})
+    assert not sink.commit(decided, 1, None).already  # type: ignore[arg-type]
+    assert lake.published() == [1]
 
 
 def test_commits_that_are_refused_for_ever_have_no_known_outcome(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,13 @@ from pyiceberg.manifest import DataFile, ManifestEntry, ManifestEntryStatus, Man
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, TableRequirement, UpdatesAndRequirements
+from pyiceberg.table.update import (
+    AssertCurrentSchemaId,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    TableRequirement,
+    UpdatesAndRequirements,
+)
 from pyiceberg.table.update.snapshot import _FastAppendFiles
 
 from onceonly.sinks import LastDecision
@@ -103,9 +109,12 @@ def append(
     producer.commit()
     evidence = Evidence(last, producer.snapshot_id, table.metadata.next_sequence_number(), branch)
     transaction.set_properties({**properties, property_name(app_id): evidence.to_text()})
-    identity = AssertTableUUID(uuid=table.metadata.table_uuid)
+    same_table = AssertTableUUID(uuid=table.metadata.table_uuid)
+    # The staged columns were compared with these, and a name mapping was made of them.
+    same_columns = AssertCurrentSchemaId.model_validate({"current-schema-id": table.metadata.current_schema_id})
+    requirements = (*transaction._requirements, same_table, same_columns)
     try:
-        table._do_commit(updates=transaction._updates, requirements=(*transaction._requirements, identity))
+        table._do_commit(updates=transaction._updates, requirements=requirements)
     except (CommitFailedException, ValidationException) as error:
         _clean_up(producer, table)
         raise Refused(str(error)) from error
