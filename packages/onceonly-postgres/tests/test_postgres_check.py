@@ -186,6 +186,20 @@ def test_deferred_constraint_is_found_before_the_decision(database: Postgres, tm
         Committer(target, str(tmp_path)).rehearse(stage(target, 1), 1)
 
 
+def test_deferred_constraint_refuses_at_the_end_of_the_commit(database: Postgres, tmp_path: Path) -> None:
+    """Another writer may be faster than the decision. The server has answered: nothing is published."""
+    target = plain_table(database.port, new_name())
+    target.query(f'ALTER TABLE "{target.table}" ADD UNIQUE (n) DEFERRABLE INITIALLY DEFERRED')
+    target.query(f'INSERT INTO "{target.table}" VALUES (2)')
+    committer, handle = Committer(target, str(tmp_path)), stage(target, 1, 2)
+    with raises(CannotPublish, "postgres-publication-refused"):
+        committer.commit(handle, 1)
+    assert target.published() == [2]
+    target.query(f'DELETE FROM "{target.table}"')
+    assert not committer.commit(handle, 1).already
+    assert target.published() == [1, 2]
+
+
 def test_staged_rows_that_are_gone_are_named(target: NumberTable, committer: Committer) -> None:
     handle = stage(target, 1, 2)
     target.sink().discard(transaction(target), handle)
