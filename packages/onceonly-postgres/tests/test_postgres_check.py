@@ -19,7 +19,7 @@ from onceonly import Merge
 from onceonly.errors import ActionNeeded, CannotPublish, InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.sinks import Handle, Transaction
 from onceonly.testing.contract import Committer
-from onceonly_postgres import PostgresSink
+from onceonly_postgres import PostgresSink, server
 
 pytestmark = pytest.mark.integration
 SECRET = "open-sesame"
@@ -231,6 +231,18 @@ def test_lock_of_another_ends_the_commit(
     assert target.published() == []
     assert not committer.commit(handle, 1).already
     assert target.published() == [1, 2]
+
+
+def test_lock_of_another_ends_the_commit_where_nobody_set_a_limit(
+    target: NumberTable, committer: Committer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = stage(target, 1)
+    monkeypatch.setattr(server, "TIMEOUT", "50ms")  # a minute, otherwise
+    with psycopg.connect(host="127.0.0.1", port=target.port, dbname="postgres", user="airflow") as other:
+        other.execute(f'LOCK TABLE "{target.table}"')
+        with raises(OutcomeUnknown, "postgres-locked"):
+            committer.commit(handle, 1)
+    assert not committer.commit(handle, 1).already
 
 
 def test_handle_of_another_table_is_refused(target: NumberTable, committer: Committer) -> None:
