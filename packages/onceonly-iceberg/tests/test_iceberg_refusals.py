@@ -79,6 +79,18 @@ def test_catalog_whose_client_is_not_installed(tmp_path: Path, monkeypatch: pyte
         lake.sink().check()
 
 
+def test_committer_without_that_client_does_not_say_that_nothing_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another machine may have published it."""
+    lake = lake_with(tmp_path)
+    handle = lake.stage(1, 1)
+    lake.commit(handle, 1)
+    monkeypatch.setitem(sys.modules, "pyiceberg.catalog.sql", None)
+    with raises(OutcomeUnknown, "iceberg-package-missing"):
+        lake.commit(handle, 1)
+
+
 def test_format_versions(tmp_path: Path) -> None:
     lake = lake_with(tmp_path)
     open_catalog(lake.folder).drop_table(TABLE)

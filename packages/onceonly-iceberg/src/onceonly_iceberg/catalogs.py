@@ -34,13 +34,15 @@ class TableOpener:
             properties |= {name: str(value) for name, value in context.connection(config.connection).items()}
         return cls(config, properties)
 
-    def find(self) -> Table | None:
+    def find(self, unusable: type[OnceonlyError] = OutcomeUnknown) -> Table | None:
         """Return the table; None: there is none of that name.
 
+        Args:
+            unusable: what is raised where PyIceberg lacks a package. That says nothing of a commit by another machine.
         Raises:
             OutcomeUnknown: the catalog does not answer.
         """
-        with require_answer(self.config):
+        with require_answer(self.config, unusable):
             if self._catalog is None:
                 self._catalog = load_catalog(self.config.catalog, **self._properties)
             try:
@@ -49,8 +51,8 @@ class TableOpener:
                 return None
 
     def open(self) -> Table:
-        """Return the table. Raises InvalidPipeline: there is none of that name."""
-        table = self.find()
+        """Return the table. Raises InvalidPipeline: there is none of that name, or PyIceberg lacks a package."""
+        table = self.find(InvalidPipeline)
         if table is None:
             raise InvalidPipeline(
                 f"sink '{self.config.name}': there is no table '{self.config.table}' in {self.config.place}.",
@@ -80,17 +82,17 @@ class TableOpener:
 
 
 @contextmanager
-def require_answer(config: IcebergSink) -> Iterator[None]:
-    """Raise OutcomeUnknown where catalog or storage fail, and InvalidPipeline where PyIceberg lacks a package."""
+def require_answer(config: IcebergSink, unusable: type[OnceonlyError] = OutcomeUnknown) -> Iterator[None]:
+    """Raise OutcomeUnknown where catalog or storage fail, and `unusable` where PyIceberg lacks a package."""
     try:
         yield
     except OnceonlyError:
         raise
     except NotInstalledError as error:
-        raise InvalidPipeline(
+        raise unusable(
             f"sink '{config.name}': PyIceberg cannot open {config.place} here.",
             first_sentence(error),
-            "Install that extra of PyIceberg wherever Onceonly runs. Nothing was published.",
+            "Install that extra of PyIceberg wherever Onceonly runs, and try again.",
             code="iceberg-package-missing",
         ) from error
     except Exception as error:
