@@ -1,4 +1,4 @@
-"""Publishes numbers to a table, as a pipeline does it checkpoint after checkpoint."""
+"""Publishes rows to a table, as a pipeline does it checkpoint after checkpoint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
-from arrow_rows import number_rows
+from arrow_rows import ArrowRows, number_rows
 from targets import NumberTable
 
 from onceonly.sinks import Answer, Handle, Publication, TargetHistory, Transaction
@@ -16,7 +16,7 @@ from onceonly.testing.contract import Committer
 
 
 class Publisher:
-    """Publishes one number by each decision, as epoch of the same number."""
+    """Publishes rows by each decision, as epoch of the same number."""
 
     def __init__(self, target: NumberTable, receipts: Path) -> None:
         self.target, self.state_id = target, uuid.uuid4().hex
@@ -24,12 +24,17 @@ class Publisher:
 
     def stage(self, epoch: int, *numbers: int) -> Handle:
         """Stage these numbers; without any, that of the epoch."""
+        return self.stage_rows(epoch, number_rows(*(numbers or [epoch])))
+
+    def stage_rows(self, epoch: int, rows: ArrowRows) -> Handle:
         txn = Transaction(self.state_id, "flights", "lake", epoch, 1, "a")
-        handle: Handle = json.loads(json.dumps(self.target.sink().stage(txn, number_rows(*(numbers or [epoch])))))
+        handle: Handle = json.loads(json.dumps(self.target.sink().stage(txn, rows)))
         return handle
 
-    def publish(self, epoch: int, last: Publication | None) -> Publication:
-        handle = self.committer.rehearse(self.stage(epoch), epoch, last)
+    def publish(self, epoch: int, last: Publication | None, rows: ArrowRows | None = None) -> Publication:
+        """Publish these rows; without any, the number of the epoch."""
+        handle = self.stage_rows(epoch, rows) if rows else self.stage(epoch)
+        handle = self.committer.rehearse(handle, epoch, last)
         return Publication(epoch, epoch, self.committer.commit(handle, epoch, last).proof)
 
     def compare(self, publication: Publication) -> Answer:

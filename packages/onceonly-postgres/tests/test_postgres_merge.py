@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +11,12 @@ import pytest
 from arrow_rows import ArrowRows
 from codes import raises
 from integration.services.postgres import Postgres
+from publisher import Publisher
 from targets import NumberTable
 
 from onceonly import Merge
 from onceonly.errors import InvalidPipeline
-from onceonly.sinks import Publication, Transaction
-from onceonly.testing.contract import Committer
+from onceonly.sinks import Publication
 
 pytestmark = pytest.mark.integration
 Change = tuple[int, int, int | None, str]  # key, two columns that order changes, text
@@ -28,19 +27,16 @@ class Merged:
 
     def __init__(self, port: int, receipts: Path) -> None:
         table = f"merged_{uuid.uuid4().hex[:12]}"
-        merge = {"merge": Merge(["key"], ["day", "number"])}
-        self.target, self.state_id = NumberTable(port, table, merge), uuid.uuid4().hex
+        self.target = NumberTable(port, table, {"merge": Merge(["key"], ["day", "number"])})
         self.target.query(
             f'CREATE TABLE "{table}" (key int PRIMARY KEY, day int NOT NULL, number int NOT NULL, text text)'
         )
-        self._committer, self._last = Committer(self.target, str(receipts)), None
+        self._publisher = Publisher(self.target, receipts)
+        self._last: Publication | None = None
 
     def publish(self, epoch: int, *partitions: Sequence[Change]) -> None:
         rows = ArrowRows(*map(make_table, partitions))
-        txn = Transaction(self.state_id, "flights", "lake", epoch, 1, "a")
-        handle = json.loads(json.dumps(self.target.sink().stage(txn, rows)))
-        outcome = self._committer.commit(self._committer.rehearse(handle, epoch, self._last), epoch, self._last)
-        self._last: Publication | None = Publication(epoch, epoch, outcome.proof)
+        self._last = self._publisher.publish(epoch, self._last, rows)
 
     @property
     def texts(self) -> dict[int, str]:

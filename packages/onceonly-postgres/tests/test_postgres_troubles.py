@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -34,7 +35,6 @@ LATE, NEVER = "-c deadlock_timeout=5s", "-c deadlock_timeout=1h"
 DISK_MB = 150
 DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'"
 CLIENTS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'onceonly'"
-
 WAITING = f"{CLIENTS} AND wait_event_type = 'Lock'"
 
 
@@ -216,31 +216,38 @@ def fill(disk: Path) -> None:
 # ---- replicas
 
 
+@dataclass
+class Pair:
+    """A primary, to which the connection leads, and its replica. Both show what was published first."""
+
+    primary: Postgres
+    replica: Postgres
+    publisher: Publisher
+    first: Publication
+
+
 @pytest.fixture
-def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Postgres, Postgres]]:
-    """A primary, to which the connection leads, and its replica; both are at work."""
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     with (
         TemporaryDirectory(prefix="onceonly-postgres-") as folder,
         own_server(folder, monkeypatch) as primary,
         TemporaryDirectory(prefix="onceonly-replica-") as copy,
     ):
-        replica = Postgres.replica(copy, primary)
+        replica = Postgres(copy, primary=primary)
         replica.start()
         try:
-            yield primary, replica
+            publisher = new_publisher(primary.port, tmp_path)
+            first = publisher.publish(1, None)
+            until(lambda: shows(replica, publisher, [1]), PATIENCE, "the replica")
+            yield Pair(primary, replica, publisher, first)
         finally:
             if replica.is_running:
                 replica.stop()
 
 
-def test_replica_that_lags_is_not_asked(
-    pair: tuple[Postgres, Postgres], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replica_that_lags_is_not_asked(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would not show what is published; a handle would be taken for one that is not."""
-    primary, replica = pair
-    publisher = new_publisher(primary.port, tmp_path)
-    first = publisher.publish(1, None)
-    until(lambda: shows(replica, publisher, [1]), PATIENCE, "the replica")
+    primary, replica, publisher, first = pair.primary, pair.replica, pair.publisher, pair.first
     execute(replica.port, "SELECT pg_wal_replay_pause()")
     second = publisher.stage(2)
     last = publisher.committer.commit(second, 2, first)
@@ -273,13 +280,8 @@ def shows(server: Postgres, publisher: Publisher, numbers: list[int]) -> bool:
     return [number for (number,) in rows] == numbers
 
 
-def test_replica_that_takes_over_without_the_last_publication(
-    pair: tuple[Postgres, Postgres], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    primary, replica = pair
-    publisher = new_publisher(primary.port, tmp_path)
-    first = publisher.publish(1, None)
-    until(lambda: shows(replica, publisher, [1]), PATIENCE, "the replica")
+def test_replica_that_takes_over_without_the_last_publication(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    primary, replica, publisher, first = pair.primary, pair.replica, pair.publisher, pair.first
     replica.stop()
     second = publisher.publish(2, first)
     primary.kill()
@@ -294,13 +296,9 @@ def test_replica_that_takes_over_without_the_last_publication(
     assert publisher.target.published() == [1]
 
 
-def test_commit_that_a_synchronous_replica_has_not_confirmed(
-    pair: tuple[Postgres, Postgres], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody sees the rows before the replica has them. A commit that is ended meanwhile is asked for afterwards."""
-    primary, replica = pair
-    publisher = new_publisher(primary.port, tmp_path)
-    first = publisher.publish(1, None)
+def test_commit_that_a_synchronous_replica_has_not_confirmed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody sees the rows before the replica has them. A second commit gives up waiting, and finds it published afterwards."""
+    primary, replica, publisher, first = pair.primary, pair.replica, pair.publisher, pair.first
     second = publisher.stage(2)
     execute(primary.port, "ALTER SYSTEM SET synchronous_standby_names = '*'")
     execute(primary.port, "SELECT pg_reload_conf()")

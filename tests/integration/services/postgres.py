@@ -33,33 +33,24 @@ class Postgres:
     Args:
         folder: of the data; it exists.
         settings: such as 'a=b'.
+        primary: a server that runs, and that this one follows.
     """
 
-    def __init__(self, folder: str, *settings: str) -> None:
-        self._open(folder, settings)
-        self._make_data("initdb", "-U", "airflow", "-A", "trust", "--no-sync", "-E", "UTF8")
-
-    @classmethod
-    def replica(cls, folder: str, primary: Postgres, *settings: str) -> Postgres:
-        """A server that follows another one, which runs; `start` starts it."""
-        server = cls.__new__(cls)
-        server._open(folder, settings)
-        source = ["-h", "127.0.0.1", "-p", str(primary.port), "-U", "airflow"]
-        server._make_data("pg_basebackup", *source, "-R", "-c", "fast", "-X", "stream", "--no-sync")
-        return server
-
-    def _open(self, folder: str, settings: tuple[str, ...]) -> None:
+    def __init__(self, folder: str, *settings: str, primary: Postgres | None = None) -> None:
         bin_ = programs()
         assert bin_ is not None
         self.port = machine.free_port()
         self._bin, self._folder, self._settings = bin_, folder, settings
         self._process: subprocess.Popen[bytes] | None = None
+        if primary:
+            source = ["-h", "127.0.0.1", "-p", str(primary.port), "-U", "airflow"]
+            command = [bin_ / "pg_basebackup", *source, "-R", "-c", "fast", "-X", "stream"]
+        else:
+            command = [bin_ / "initdb", "-U", "airflow", "-A", "trust", "-E", "UTF8"]
         if os.geteuid() == 0:
             shutil.chown(folder, USER)
-
-    def _make_data(self, program: str, *arguments: str) -> None:
-        command = [self._bin / program, "-D", f"{self._folder}/data", *arguments]
-        subprocess.run(command, check=True, **self._run, **_as_nobody_special())
+        make_data = [*command, "-D", f"{folder}/data", "--no-sync"]
+        subprocess.run(make_data, check=True, **self._run, **_as_nobody_special())
 
     @property
     def url(self) -> str:
