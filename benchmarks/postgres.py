@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,14 +22,15 @@ from benchmarks.goals import DEFAULT, TUNED
 from benchmarks.peers import SPARK
 from benchmarks.ratio import against, alternate
 from benchmarks.results import Result
+from benchmarks.verify import Output
 from onceonly.checkpoint.model import Transaction
-from onceonly.checkpoint.sink import Publication
 from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime.live_services import LiveServices
 from onceonly.settings import Settings
 from onceonly.spark.session import session
-from onceonly.testing.fakes import FakeReceipts
+from onceonly.testing.ledger import Ledger
+from onceonly.testing.targets import Committer
 from onceonly_postgres import PostgresSink
 
 ROWS = 10_000_000
@@ -45,9 +45,9 @@ def postgres(folder: Path, rows: int = ROWS, rounds: int = 3) -> Result:
     """All sides in one warm session, from the same Parquet files, into a table of their own."""
     with _server() as port:
         frame = _read_rows(folder, rows)
-        ours = Publisher(port, folder / "receipts")
+        publish = _make_publisher(port, folder / "receipts")
         sides = {
-            "Onceonly": lambda: ours.publish(frame),
+            "Onceonly": lambda: publish(frame),
             DEFAULT: lambda: _insert(port, frame, {}),
             TUNED: lambda: _insert(port, frame, BATCHES),
         }
@@ -63,24 +63,21 @@ def postgres(folder: Path, rows: int = ROWS, rounds: int = 3) -> Result:
     return Result("Rows into PostgreSQL", how, measured, settings=settings)
 
 
-class Publisher:
-    """Stages, rehearses and commits as the coordinator does it, one decision after the other."""
+def _make_publisher(port: int, receipts: Path) -> Callable[[Any], None]:
+    """Return what publishes a DataFrame, as the coordinator does it, one decision after the other."""
+    source, transform = KafkaSource("prices"), "benchmarks.checkpoint:shape"  # neither is used
+    sinks = [PostgresSink(SINK, "ours", CONNECTION)]
+    pipeline = Pipeline(name="bench", source=source, transform=transform, sinks=sinks)
+    target, state_id = Output(lambda: LiveServices().sink(pipeline, SINK)), uuid.uuid4().hex
+    receipts.mkdir()
+    ledger = Ledger(target.sink, Committer(target, str(receipts)))
 
-    def __init__(self, port: int, receipts: Path) -> None:
-        self._port, self._receipts = port, receipts
-        self._numbers, self._state_id = count(1), uuid.uuid4().hex
-        sink = PostgresSink(SINK, "ours", CONNECTION)
-        source, transform = KafkaSource("prices"), "benchmarks.checkpoint:shape"  # neither is used
-        self._pipeline = Pipeline(name="bench", source=source, transform=transform, sinks=[sink])
-        self._last: Publication | None = None
+    def publish(frame: Any) -> None:
+        _execute(port, "TRUNCATE ours")
+        epoch = len(ledger.published) + 1
+        ledger.publish(epoch, target.sink().stage(Transaction(state_id, "bench", SINK, epoch, 1, "a"), frame))
 
-    def publish(self, frame: Any) -> None:
-        _execute(self._port, "TRUNCATE ours")
-        number, sink = next(self._numbers), LiveServices().sink(self._pipeline, SINK)
-        handle = sink.stage(Transaction(self._state_id, "bench", SINK, number, 1, "a"), frame)
-        handle = sink.rehearse(handle, number, self._last)
-        outcome = sink.commit(handle, number, FakeReceipts(self._receipts / str(number)), self._last)
-        self._last = Publication(number, number, outcome.proof)
+    return publish
 
 
 def _insert(port: int, frame: Any, options: Mapping[str, str]) -> None:
