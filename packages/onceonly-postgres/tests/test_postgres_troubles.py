@@ -297,7 +297,7 @@ def test_replica_that_takes_over_without_the_last_publication(pair: Pair, monkey
 
 
 def test_commit_that_a_synchronous_replica_has_not_confirmed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody sees the rows before the replica has them. A second commit gives up waiting, and finds it published afterwards."""
+    """Nobody sees the rows before the replica has them. A second commit waits for the first, until its time is over."""
     primary, replica, publisher, first = pair.primary, pair.replica, pair.publisher, pair.first
     second = publisher.stage(2)
     execute(primary.port, "ALTER SYSTEM SET synchronous_standby_names = '*'")

@@ -39,7 +39,7 @@ class Refused(Exception):
 
 
 class AssertHead(AssertRefSnapshotId):
-    """PyIceberg's requirement, also where the first snapshot of a table is one of another branch than main."""
+    """PyIceberg's requirement; but the first snapshot of a table may be one of another branch than main, too."""
 
     def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]  # as PyIceberg has it
         if base_metadata is None or base_metadata.snapshots or self.snapshot_id is not None:

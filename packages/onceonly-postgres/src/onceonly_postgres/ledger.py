@@ -142,7 +142,7 @@ class Ledger:
         values: list[Any] = [row.table_id, row.decision, row.txn, row.published, row.published_by, row.number, row.line]
         values.append(lines)
         cursor.execute(query, [*values, *key.values, row.decision])
-        if cursor.rowcount != 1:  # it is locked, and its decision is an earlier one
+        if cursor.rowcount != 1:  # cannot be: the row is locked, and its decision is an earlier one
             raise RuntimeError(
                 f"the ledger shows decision {row.decision} already, or a later one: nothing is published"
             )

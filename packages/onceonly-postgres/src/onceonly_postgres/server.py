@@ -81,7 +81,7 @@ class Server:
             cursor.execute(WITHOUT_LIMIT, {"limit": TIMEOUT, "names": limited})
             yield cursor
             if not is_trial:
-                connection.commit()  # an error that the server answers with, as of a deferred constraint, rolls it back
+                connection.commit()  # an error in the server's answer, as of a deferred constraint, means a rollback
 
     def _begin(self, cursor: Cursor) -> None:
         """Begin a transaction that may write. A replica cannot, and may not show yet what is published."""
@@ -126,8 +126,8 @@ class Server:
         return f"{type(error).__name__}: {text}{state}."
 
 
-# Classes of SQLSTATE that say nothing of the statement: no connection, no room or memory, an operator or the system, no
-# writes. The server has rolled back. Psycopg's own classes are no families: its DiskFull is no InsufficientResources.
+# The beginnings of SQLSTATEs that say nothing of the statement: no connection, no room or memory, an operator or the
+# system; and a server that takes no writes. Psycopg's classes do not group them: DiskFull is no InsufficientResources.
 UNANSWERED = ("08", "53", "57", "58", "25006")
 
 

@@ -14,5 +14,5 @@ def nothing_published() -> Iterator[None]:
     try:
         yield
     except OutcomeUnknown as error:
-        todo = "Nothing was published. Try again when it can be reached."
+        todo = "Nothing was published. Try again when the target can be reached."
         raise NotCommitted(error.what, error.why, todo, error.code) from error
