@@ -12,6 +12,10 @@ from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+HELPERS = ("faults", "programs", "projects", "readers", "services")
+pytest.register_assert_rewrite(*(f"integration.{name}" for name in HELPERS))  # before they are imported
+
 from hypothesis import settings
 from integration.services import airflow_database
 from integration.services import hdfs as hdfs_daemons
