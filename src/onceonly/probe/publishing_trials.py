@@ -30,6 +30,7 @@ from onceonly.probe.trials import (
     attempt,
     digest,
     find_errors,
+    find_undone,
     judge_race,
     read,
 )
@@ -61,7 +62,7 @@ class Publication(Trial):
 
     def judge(self, answers: Rounds) -> Iterator[Observation]:
         staged, published, looks = answers
-        errors = find_errors(PUBLICATION, staged)
+        errors = find_undone(PUBLICATION, staged)
         if errors:
             yield errors[0]
             return
@@ -102,18 +103,18 @@ class Withdrawal(Trial):
 
     def judge(self, answers: Rounds) -> Iterator[Observation]:
         staged, withdrawn, published, looks = answers
-        errors = find_errors(WITHDRAWAL, [*staged, *withdrawn, *looks])
+        errors = find_undone(WITHDRAWAL, [*staged, *withdrawn]) or find_errors(WITHDRAWAL, looks)
         if errors:
             yield errors[0]
             return
         late = sum(look["outcome"] == DONE for look in looks)
         answers_of_success = sum(answer["outcome"] == DONE for answer in published)
-        breach = ""
         if late or answers_of_success:
-            breach = (
-                f"{max(late, answers_of_success)} of {len(looks)} files were published after they had been withdrawn"
-            )
-        yield Observation(WITHDRAWAL.name, breach)
+            number = max(late, answers_of_success)
+            breach = f"{number} of {len(looks)} files were published after they had been withdrawn"
+            yield Observation(WITHDRAWAL.name, breach)
+            return
+        yield from find_errors(WITHDRAWAL, published) or [Observation(WITHDRAWAL.name)]
 
     def clean(self, worker: Worker) -> None:
         discard(worker, self.name)
@@ -146,13 +147,15 @@ class ConditionalCopy(Trial):
 
     def judge(self, answers: Rounds) -> Iterator[Observation]:
         staged, copied = answers
-        errors = find_errors(CONDITIONAL_COPY, staged)
+        errors = find_undone(CONDITIONAL_COPY, staged)
         if errors:
             yield errors[0]
             return
         copies = sum(answer["outcome"] == DONE for answer in copied)
-        breach = f"{copies} of {len(copied)} changed files were copied" if copies else ""
-        yield Observation(CONDITIONAL_COPY.name, breach)
+        if copies:
+            yield Observation(CONDITIONAL_COPY.name, f"{copies} of {len(copied)} changed files were copied")
+            return
+        yield from find_errors(CONDITIONAL_COPY, copied) or [Observation(CONDITIONAL_COPY.name)]
 
     def clean(self, worker: Worker) -> None:
         discard(worker, self.name)
@@ -206,7 +209,7 @@ class FolderRename(Trial):
 
     def judge(self, answers: Rounds) -> Iterator[Observation]:
         filled, renamed, looks = answers
-        errors = find_errors(FOLDER_RENAME, [*filled, *renamed, *looks])
+        errors = find_undone(FOLDER_RENAME, filled) or find_errors(FOLDER_RENAME, [*renamed, *looks])
         if errors:
             yield errors[0]
             return
@@ -277,7 +280,7 @@ class DeltaCommit(Trial):
 
     def judge(self, answers: Rounds) -> Iterator[Observation]:
         created, opened, committed, looks = answers
-        errors = find_errors(DELTA_COMMIT, [*created, *opened, *looks])
+        errors = find_undone(DELTA_COMMIT, [*created, *opened, *looks])
         if errors:
             yield errors[0]
             return

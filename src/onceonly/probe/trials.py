@@ -16,8 +16,10 @@ from typing import Any
 
 from onceonly.probe.findings import Observation, Promise
 from onceonly.probe.places import Place
+from onceonly.storage.object_files import UnmetCondition
 
-DONE, TAKEN, MISSING, FAILED = "done", "taken", "missing", "failed"
+DONE, TAKEN, MISSING, CHANGED, FAILED = "done", "taken", "missing", "changed", "failed"
+ANSWERS = {FileExistsError: TAKEN, FileNotFoundError: MISSING, UnmetCondition: CHANGED}  # any other error is none
 Answer = Mapping[str, Any]  # JSON
 MAX_CLOCK_DIFFERENCE_SECONDS = 300.0  # a third of what S3's signatures allow; leftovers are removed after an hour
 
@@ -95,12 +97,9 @@ def attempt(call: Callable[[], object]) -> dict[str, Any]:
     """Call it, and return its outcome as JSON."""
     try:
         call()
-    except FileExistsError:
-        return {"outcome": TAKEN}
-    except FileNotFoundError:
-        return {"outcome": MISSING}
     except OSError as error:
-        return {"outcome": FAILED, "why": f"{type(error).__name__}: {error}"}
+        outcome = next((outcome for kind, outcome in ANSWERS.items() if isinstance(error, kind)), FAILED)
+        return {"outcome": outcome, "why": f"{type(error).__name__}: {error}"}
     return {"outcome": DONE}
 
 
@@ -121,6 +120,17 @@ def find_errors(promise: Promise, answers: Sequence[Answer]) -> list[Observation
     """Return an observation of the first answer that shows nothing."""
     for answer in answers:
         if answer["outcome"] == FAILED:
+            return [Observation(promise.name, error=answer["why"])]
+    return []
+
+
+def find_undone(promise: Promise, preparations: Sequence[Answer]) -> list[Observation]:
+    """Return an observation of the first step that had to be taken and was refused: what follows it shows nothing.
+
+    A store may say of a write that the name is taken or its folder is missing, while others delete beside it.
+    """
+    for answer in preparations:
+        if answer["outcome"] != DONE:
             return [Observation(promise.name, error=answer["why"])]
     return []
 
@@ -250,7 +260,7 @@ class LifeOfEntries(Trial):
     def _judge_listing(
         self, promise: Promise, changes: Sequence[Answer], looks: Sequence[Answer], has_entries: bool
     ) -> Observation:
-        errors = find_errors(promise, [*changes, *(look["listed"] for look in looks)])
+        errors = find_undone(promise, changes) or find_errors(promise, [look["listed"] for look in looks])
         if errors:
             return errors[0]
         numbers = list(range(len(changes))) if has_entries else []
@@ -262,7 +272,7 @@ class LifeOfEntries(Trial):
         return Observation(promise.name)
 
     def _judge_reading(self, promise: Promise, writes: Sequence[Answer], looks: Sequence[Answer]) -> Observation:
-        errors = find_errors(promise, [*writes, *(look["read"] for look in looks)])
+        errors = find_undone(promise, writes) or find_errors(promise, [look["read"] for look in looks])
         if errors:
             return errors[0]
         for number, look in enumerate(looks):
@@ -274,7 +284,7 @@ class LifeOfEntries(Trial):
         return Observation(promise.name)
 
     def _judge_deleted(self, deleted: Sequence[Answer], looks: Sequence[Answer]) -> Observation:
-        errors = find_errors(READ_DELETED, [*deleted, *(look["read"] for look in looks)])
+        errors = find_undone(READ_DELETED, deleted) or find_errors(READ_DELETED, [look["read"] for look in looks])
         if errors:
             return errors[0]
         if any(look["read"]["outcome"] == DONE for look in looks):
@@ -310,7 +320,7 @@ class WholeContents(Trial):
     def _overwrite_or_read(self, worker: Worker) -> Answer:
         name = worker.name_shared("whole")
         if worker.is_leader:
-            return attempt(lambda: worker.place.write(name, b"b" * self.bytes))
+            return {**attempt(lambda: worker.place.write(name, b"b" * self.bytes)), "is_writer": True}
         answer: Answer = {"outcome": DONE}
         for _ in range(self.reads):
             answer = read(lambda: worker.place.read(name))
@@ -322,12 +332,14 @@ class WholeContents(Trial):
         return digest(b"a" * self.bytes), digest(b"b" * self.bytes)
 
     def judge(self, answers: Rounds) -> Iterator[Observation]:
-        errors = find_errors(WHOLE, [*answers[0], *answers[1]])
+        writes = [*answers[0], *(answer for answer in answers[1] if "is_writer" in answer)]
+        reads = [answer for answer in answers[1] if "is_writer" not in answer]
+        errors = find_undone(WHOLE, writes) or find_errors(WHOLE, reads)
         if errors:
             yield errors[0]
             return
-        for answer in answers[1]:
-            if answer["outcome"] != DONE or answer.get("digest", self._digests()[0]) not in self._digests():
+        for answer in reads:
+            if answer.get("digest") not in self._digests():
                 yield Observation(WHOLE.name, "a reader got neither the older nor the newer version")
                 return
         yield Observation(WHOLE.name)

@@ -82,6 +82,7 @@ def run_worker(job: Job, number: int, meeting: Meeting, place: Place | None = No
             if number == 0:
                 tallies.add(trial.judge(answers))
             _clean(trial, worker)
+            meeting.exchange({})  # nobody begins the next one while another still removes what this one has written
         round_number += 1
     return {"rounds": round_number, "tallies": tallies.to_json() if number == 0 else {}}
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -23,6 +24,7 @@ from onceonly.probe.findings import Finding, Verdict
 from onceonly.probe.places import DiskPlace, open_place
 from onceonly.probe.trials import CLOCKS, measure_difference
 from onceonly.probe.workers import OPENER, Job, run_threads
+from onceonly.storage.local import LocalFiles
 
 NOW = datetime(2026, 11, 27, 12, tzinfo=UTC)
 WORKERS = 4
@@ -69,6 +71,44 @@ def test_a_broken_promise_is_seen(promise: str, folder: Path) -> None:
     assert promise in broken(findings)
     assert broken(findings) <= {promise, "durability"}  # the second where tests run in memory
     assert [path.name for path in folder.iterdir()] == ["theirs"]
+
+
+AFTER_WRITING = {"listing-after-writing", "reading-after-writing", "reading-after-overwriting"}
+NEEDED = {  # by call: the promises that can only be broken after it was done
+    "write": AFTER_WRITING | {"clocks", "whole-contents"},
+    "remove": {"listing-after-deleting", "reading-after-deleting"},
+    "files.write": {"publication", "withdrawal", "folder-renames"},
+    "files.prepare": {"publication", "withdrawal"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("refusal", [FileExistsError, FileNotFoundError, ConnectionError])
+@pytest.mark.parametrize("call", NEEDED)
+def test_a_step_that_was_refused_shows_nothing(
+    call: str, refusal: type[OSError], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway was seen that answers a write with 409 or 404 while another one deletes the last file beside it."""
+
+    def refuse(*args: Any) -> None:
+        raise refusal("refused")
+
+    owner, name = (LocalFiles, call.partition(".")[2]) if "." in call else (DiskPlace, call)
+    monkeypatch.setattr(owner, name, refuse)
+    findings = run(folder)
+    assert broken(findings) <= {"durability"}
+    assert {name for name in NEEDED[call] if findings[name].verdict is Verdict.UNTRIED} == NEEDED[call]
+
+
+@pytest.mark.slow
+def test_a_late_publication_without_an_answer_is_no_evidence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_answer(*args: Any) -> None:
+        raise ConnectionError("no answer")
+
+    monkeypatch.setattr(LocalFiles, "move", no_answer)
+    findings = run(folder)
+    assert findings["withdrawal"].verdict is Verdict.UNTRIED
+    assert broken(findings) <= {"durability"}
 
 
 def test_only_old_folders_of_probes_are_leftovers() -> None:
