@@ -77,7 +77,9 @@ SIGNATURES: Mapping[str, tuple[Any, ...]] = {  # result, arguments
 
 
 class Producer:
-    """A producer with its threads. They end when it is dropped; an open transaction stays open then.
+    """A producer with its threads. They end when it is closed or dropped; an open transaction stays open then.
+
+    After an error it has to be closed: the error holds on to it, and its threads would go on to send what waits.
 
     Args:
         config: librdkafka's settings, without callbacks.
@@ -91,8 +93,12 @@ class Producer:
         callbacks = _callbacks(self._lib, failed)
         self._handle = _start(self._lib, config, callbacks)
         self._topics: dict[str, int] = {}
-        end = weakref.finalize(self, _end, self._lib, self._handle, self._topics, callbacks)
-        end.atexit = False  # the process takes the threads with it
+        self._end = weakref.finalize(self, _end, self._lib, self._handle, self._topics, callbacks)
+        self._end.atexit = False  # the process takes the threads with it
+
+    def close(self) -> None:
+        """End its threads, as often as it is called. What waits is not sent, and nothing else can be called."""
+        self._end()
 
     def __len__(self) -> int:
         """Return the number of records that are not acknowledged yet."""

@@ -18,11 +18,11 @@ from integration.readers.kafka_reader import until
 from patience import PATIENCE
 
 from onceonly.checkpoint.model import Event, State
-from onceonly.dev.services.far_broker import END_TXN, INIT_PRODUCER_ID, FarBroker, Proxy
+from onceonly.dev.services.far_broker import END_TXN, INIT_PRODUCER_ID, PRODUCE, FarBroker, Proxy
 from onceonly.errors import NotCommitted, OutcomeUnknown
 from onceonly.kafka import admin
 from onceonly.kafka.admin import BrokerClient
-from onceonly.sinks.kafka import outcome
+from onceonly.sinks.kafka import outcome, producer
 
 pytestmark = [pytest.mark.integration]
 Make = Callable[..., Copy]
@@ -208,6 +208,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BrokerClient, "timeout", 1.0)
     monkeypatch.setitem(admin.DEFAULTS, "bootstrap_timeout_ms", 1000)  # type: ignore[misc]
     monkeypatch.setattr(outcome, "PATIENCE", 0.5)
+    monkeypatch.setattr(producer, "PATIENCE", 5.0)
 
 
 def recover_as_told(copy: Copy) -> None:
@@ -241,6 +242,31 @@ def abort(copy: Copy, topic: str, partition: int, start: int) -> None:
             admin.abort_transaction(
                 AbortTransactionSpec(key, producer.producer_id, producer.producer_epoch, coordinator)
             )
+
+
+@pytest.mark.parametrize("api", [INIT_PRODUCER_ID, PRODUCE])
+def test_what_a_failed_commit_could_not_send_is_never_sent(
+    make: Make, proxy: Proxy, own: FarBroker, broker: str, monkeypatch: pytest.MonkeyPatch, api: int
+) -> None:
+    """It would open a transaction as soon as the broker is back, behind what was published meanwhile."""
+    copy = make("late", source=broker)
+    copy.stage()
+    impatient(monkeypatch)
+    threads = list_client_threads()
+    with proxy.cut({api}, "request", instead=own.kill), pytest.raises(OutcomeUnknown) as raised:
+        copy.commit()
+    assert list_client_threads() <= threads, f"{raised.value} holds on to producers"
+    monkeypatch.undo()
+    own.start()
+    copy.commit()
+    check_truth(copy, range(40))
+    nothing_is_left(copy)
+
+
+def list_client_threads() -> set[str]:
+    """List the threads of librdkafka's clients in this process."""
+    threads = Path("/proc/self/task").iterdir()
+    return {thread.name for thread in threads if (thread / "comm").read_text().startswith("rdk:")}
 
 
 # ---- two sinks, two brokers

@@ -1,6 +1,6 @@
 """Writes rows to Kafka: in a transaction that stays open, for another process to end, or without a transaction.
 
-A `librdkafka.Producer` that is dropped leaves its transaction open.
+A `librdkafka.Producer` that is closed leaves its transaction open.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class SendTarget:
 
 
 class Output:
-    """One producer, for one transaction or none.
+    """One producer, for one transaction or none, which is closed after the block.
+
+    After an error nothing more is sent: rows that wait for a broker would open the transaction again as soon as it is
+    back, perhaps after others have published them, and hold up the readers until its time-out.
 
     Args:
         transactions: reads the producer's id and epoch, which the client does not provide, from the coordinator. If
@@ -56,13 +59,27 @@ class Output:
     ) -> None:
         self._target, self._id = target, transactional_id
         self._errors: list[str] = []
-        with self._convert_errors(), wait_for("the Kafka brokers to begin a transaction"):
+        with self._convert_errors():
             self._producer = Producer(_producer_settings(target, transactional_id), _failure_reporter(self._errors))
-            if transactional_id:
-                self._producer.begin(PATIENCE)
-        if transactional_id and transactions:
+        if transactional_id:
+            try:
+                self._begin(transactional_id, transactions)
+            except BaseException:
+                self._producer.close()
+                raise
+
+    def _begin(self, transactional_id: str, transactions: Transactions | None) -> None:
+        with self._convert_errors(), wait_for("the Kafka brokers to begin a transaction"):
+            self._producer.begin(PATIENCE)
+        if transactions:
             description = transactions.describe([transactional_id])[transactional_id]
             self.producer = description.producer_id, description.epoch
+
+    def __enter__(self) -> Output:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._producer.close()
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Queue the rows; `flush` waits for them.
@@ -188,11 +205,11 @@ def write_all(
     transactions: Transactions | None = None,
 ) -> tuple[int, int] | None:
     """Produce all batches and wait for the acknowledgements. A transaction stays open. Returns `Output.producer`."""
-    output = Output(target, transactional_id, transactions)
-    for batch in batches:
-        output.write(batch)
-    output.flush()
-    return output.producer
+    with Output(target, transactional_id, transactions) as output:
+        for batch in batches:
+            output.write(batch)
+        output.flush()
+        return output.producer
 
 
 def _failure_reporter(errors: list[str]) -> FailureCallback:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -78,6 +79,12 @@ def _stage_part(job: Job, part: int, batches: Iterable[pa.RecordBatch]) -> Recei
 
     Without rows it does nothing, and returns None.
     """
+    with ExitStack() as outputs:
+        return _write_part(job, part, batches, outputs)
+
+
+def _write_part(job: Job, part: int, batches: Iterable[pa.RecordBatch], outputs: ExitStack) -> Receipt | None:
+    """See `_stage_part`. The output is opened on `outputs`, which closes it."""
     spool: SpoolFile | None = None
     output: Output | None = None
     id = job.ids.first(part) if job.ids else None
@@ -92,7 +99,7 @@ def _stage_part(job: Job, part: int, batches: Iterable[pa.RecordBatch]) -> Recei
             spool = spool or SpoolFile(job.spool, part)
             spool.write(records)
         if job.write:
-            output = output or _open_output(job, id)
+            output = output or outputs.enter_context(_open_output(job, id))
             output.write(records)
     if spool:
         spool.close()
