@@ -27,7 +27,7 @@ OF_PIPELINE = {"sources", "sink", "state", "tables", "to_json", "from_json"}
 OF_GATE = {"checks_freshness", "to_json", "from_json"}
 # What Onceonly asks each kind of source and sink, beyond what it asks all of them.
 OF_SOURCES = {"asset_uri", "counts", "place", "unstored_defaults", "word"}
-OF_KAFKA_SINK = {"allowed_topics", "is_late"}
+OF_KAFKA_SINK = {"is_late"}
 
 
 def list_entries() -> dict[str, set[str]]:

@@ -15,7 +15,7 @@ from codes import raises
 
 from onceonly.checkpoint.model import State
 from onceonly.checkpoint.offsets import Interval
-from onceonly.checkpoint.sink import require_inspectable
+from onceonly.checkpoint.sink import Sink, require_inspectable
 from onceonly.cli import describe
 from onceonly.coordinator import messages, plan, ranges, resolve, upstream, upstream_rules
 from onceonly.coordinator import rehearsal as rehearsal_of_checkpoint
@@ -115,6 +115,36 @@ def test_a_writer_is_no_sink() -> None:
     config: Any = SimpleNamespace(name="lake", kind="other", writer="operator:is_")
     with refusal(InvalidPipeline, "writer-unsuitable"):
         open_sink(config, cast(Any, None))
+
+
+class Unfinished(Sink):
+    """A writer whose author has forgotten most of it."""
+
+    def check(self) -> list[str]:
+        return []
+
+
+def test_a_writer_lacks_methods() -> None:
+    config: Any = SimpleNamespace(name="lake", kind="other", writer=f"{__name__}:Unfinished")
+    with raises(InvalidPipeline, "writer-unsuitable", match=r"commit\(\)"):
+        open_sink(config, cast(Any, None))
+
+
+PROMISES: list[dict[str, Any]] = [{"inspectable": True}, {"keeps_state": True}, {"slots": lambda: 3}]
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: next(iter(promise)))
+def test_a_writer_lacks_a_capability(promise: dict[str, Any]) -> None:
+    kept = {"inspectable": False, "keeps_state": False, "slots": lambda: None}
+    config: Any = SimpleNamespace(name="lake", kind="other", writer=f"{__name__}:make_plain_sink", **kept | promise)
+    with refusal(InvalidPipeline, "writer-unsuitable"):
+        open_sink(config, cast(Any, None))
+
+
+def make_plain_sink(config: Any, context: Any) -> Sink:
+    plain: Any = type("Plain", (Unfinished,), dict.fromkeys(Unfinished.__abstractmethods__))
+    sink: Sink = plain()
+    return sink
 
 
 def test_a_gate_cannot_read_a_sink() -> None:

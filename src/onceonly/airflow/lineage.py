@@ -23,7 +23,6 @@ from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.checkpoint.offsets import TopicRange
 from onceonly.pipeline.definition import find_source
 from onceonly.pipeline.sink_config import SinkConfig
-from onceonly.pipeline.sinks import KafkaSink
 from onceonly.pipeline.sources import Stored
 from onceonly.views import queries
 
@@ -174,8 +173,7 @@ def list_intended_outputs(services: LiveServices, checkpoint: Checkpoint) -> Ite
     """
     for config in map(checkpoint.definition.pipeline.sink, checkpoint.sinks):
         handle = checkpoint.handles.get(config.name, {})
-        allowed_topics = config.allowed_topics if isinstance(config, KafkaSink) else ()
-        topics = handle.get("topics") or allowed_topics
+        topics = handle.get("topics") or config.written_topics()
         if topics:
             for topic in topics:
                 yield OutputDataset(_brokers_namespace(services, config), topic, config.name)

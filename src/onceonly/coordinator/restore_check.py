@@ -270,6 +270,6 @@ def _targets_with_duplicates(pipeline: Pipeline) -> set[str]:
     """Return the targets that would have rows twice: what is merged a second time has no effect."""
     targets: set[str] = set()
     for sink in pipeline.sinks:
-        if not getattr(sink, "merge", None):
+        if not sink.merges_changes():
             targets.update(sink.targets())
     return targets

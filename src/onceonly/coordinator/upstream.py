@@ -161,7 +161,7 @@ class _Upstream:
         """Return a note for each table of it that is read, or refuse what no run could read."""
         by_intervals = self._reader.mode == "interval"
         for sink in self._sinks:
-            if by_intervals and sink.name in self.sink_by_topic.values() and getattr(sink, "merge", None):
+            if by_intervals and sink.name in self.sink_by_topic.values() and sink.merges_changes():
                 raise InvalidPipeline(
                     f"{self._reader.name}: no interval of '{self.name}' can be read from sink '{sink.name}'.",
                     "It merges changes: a version of its table has rows of several intervals.",

@@ -173,7 +173,7 @@ class Pipeline:
 
     def _topics_written(self) -> Iterator[str]:
         for sink in self.sinks:
-            yield from getattr(sink, "allowed_topics", ())
+            yield from sink.written_topics()
 
     def _check_after(self) -> None:
         if isinstance(self.after, str):
@@ -269,7 +269,7 @@ class Pipeline:
             )
         sink = self.sink(name)
         sink.check_dead_letters()
-        for topic in getattr(sink, "allowed_topics", ()):
+        for topic in sink.written_topics():
             if find_source(self, topic) is not None:
                 why = f"go to topic '{topic}', which the pipeline reads: it would read them again and again"
                 raise option_error("dead_letters", why, "Use another topic.", code="own-output-read")

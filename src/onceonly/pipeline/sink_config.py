@@ -46,6 +46,14 @@ class SinkConfig(ABC):
         """Return the Airflow assets that a commit changes; none if no DAG can be scheduled on its output."""
         return ()
 
+    def written_topics(self) -> tuple[str, ...]:
+        """Return the topics of Kafka that it may write to. A pipeline that reads one of them is refused."""
+        return ()
+
+    def merges_changes(self) -> bool:
+        """Return whether rows are changes of keys, so that publishing them again adds nothing."""
+        return False
+
     def check_mode(self, mode: str) -> None:
         """Raise InvalidPipeline if it does not support pipelines of that mode ('chained' or 'interval')."""
         return

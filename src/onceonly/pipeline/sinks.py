@@ -173,6 +173,9 @@ class DeltaSink(SinkConfig):
         uri = catalogs.table_uri(self.table) if self.table else folder_uri(self.path)
         return (uri,)
 
+    def merges_changes(self) -> bool:
+        return self.merge is not None
+
     def clears_when_empty(self) -> bool:
         return self.replace not in (None, PARTITIONS)
 
@@ -259,7 +262,7 @@ class KafkaSink(SinkConfig):
                 code="option-missing",
             )
         self._check_choices()
-        for topic in self.allowed_topics:
+        for topic in self.written_topics():
             if not TOPIC.fullmatch(topic):
                 raise option_error(
                     f"topic '{topic}'",
@@ -272,17 +275,15 @@ class KafkaSink(SinkConfig):
         self._check_schema("key_schema", self.key_format, self.key_schema)
         self._check_transactions()
 
-    @property
-    def allowed_topics(self) -> tuple[str, ...]:
-        """All topics that it may write to."""
+    def written_topics(self) -> tuple[str, ...]:
         return (self.topic,) if self.topic else tuple(self.topics)
 
     def targets(self) -> tuple[str, ...]:
-        return tuple(f"topic '{topic}'" for topic in self.allowed_topics)
+        return tuple(f"topic '{topic}'" for topic in self.written_topics())
 
     def asset_uris(self) -> tuple[str, ...]:
         cluster = self.connection or (self.bootstrap or "default").split(",")[0]
-        return tuple(f"kafka://{cluster}/{topic}" for topic in self.allowed_topics)
+        return tuple(f"kafka://{cluster}/{topic}" for topic in self.written_topics())
 
     def is_late(self, mode: str) -> bool:
         """Return whether its rows are only written at commit, in a pipeline of that mode."""

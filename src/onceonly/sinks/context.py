@@ -8,7 +8,7 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Any
 
-from onceonly.checkpoint.sink import Sink
+from onceonly.checkpoint.sink import InspectableRows, Sink, StateBackend, TransactionalIdPool
 from onceonly.documentation import name_page
 from onceonly.errors import InvalidPipeline
 from onceonly.kafka.connection import KafkaConnection
@@ -48,7 +48,7 @@ def open_sink(config: SinkConfig, context: Context) -> Sink:
     """The writer that the config names.
 
     Raises:
-        InvalidPipeline: it cannot be imported, or is not a Sink.
+        InvalidPipeline: it cannot be imported, is not a Sink, or cannot do what its config says.
     """
     module, _, name = config.writer.partition(":")
     try:
@@ -60,12 +60,39 @@ def open_sink(config: SinkConfig, context: Context) -> Sink:
             f"Install what the sink of the kind '{config.kind}' needs. Nothing was written.",
             code="writer-not-importable",
         ) from error
+    missing = ", ".join(f"{method}()" for method in sorted(getattr(factory, "__abstractmethods__", ())))
+    if missing:
+        raise _unsuitable_writer_error(config, f"{config.writer} lacks {missing}.")
     writer = factory(config, context)
     if not isinstance(writer, Sink):
-        raise InvalidPipeline(
-            f"sink '{config.name}': {config.writer} created a {type(writer).__name__}.",
-            "A writer must be a Sink (onceonly.sinks.Sink).",
-            f"Fix the package that provides it ({name_page('add-a-sink')}). Nothing was written.",
-            code="writer-unsuitable",
-        )
+        why = f"{config.writer} created a {type(writer).__name__}, which is no Sink (onceonly.sinks.Sink)."
+        raise _unsuitable_writer_error(config, why)
+    _check_capabilities(config, writer)
     return writer
+
+
+def _check_capabilities(config: SinkConfig, writer: Sink) -> None:
+    """Refuse a writer that lacks a capability which its config promises, or has one of which its config says nothing.
+
+    Pipelines are checked by the config alone, long before a writer exists.
+    """
+    for name, is_promised, capability in (
+        ("inspectable", config.inspectable, InspectableRows),
+        ("keeps_state", config.keeps_state, StateBackend),
+    ):
+        if is_promised != isinstance(writer, capability):
+            has = "has no" if is_promised else "has"
+            why = f"{type(config).__name__}.{name} is {is_promised}, and {config.writer} {has} {capability.__name__}."
+            raise _unsuitable_writer_error(config, why)
+    if config.slots() is not None and not isinstance(writer, TransactionalIdPool):
+        why = f"{type(config).__name__}.slots() is {config.slots()}, and {config.writer} has no TransactionalIdPool."
+        raise _unsuitable_writer_error(config, why)
+
+
+def _unsuitable_writer_error(config: SinkConfig, why: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"sink '{config.name}': its writer cannot be used.",
+        why,
+        f"Fix the package that provides it ({name_page('add-a-sink')}). Nothing was written.",
+        code="writer-unsuitable",
+    )

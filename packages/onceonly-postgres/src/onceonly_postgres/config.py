@@ -63,6 +63,9 @@ class PostgresSink(SinkConfig):
     def targets(self) -> tuple[str, ...]:
         return (f"table '{'.'.join(self.table_name)}' of connection '{self.connection}'",)
 
+    def merges_changes(self) -> bool:
+        return self.merge is not None
+
     @property
     def table_name(self) -> tuple[str, str]:
         """The schema of the table, and its name in it."""

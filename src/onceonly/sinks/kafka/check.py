@@ -40,7 +40,7 @@ def check(
         notes += _warnings(config, transactions)
     else:
         how = f"{config.guarantee}, without transactions"
-    return [f"{config.name}: writes to {', '.join(config.allowed_topics)} {how}", *notes]
+    return [f"{config.name}: writes to {', '.join(config.written_topics())} {how}", *notes]
 
 
 def check_writable(config: KafkaSink, transactions: Transactions, connection: KafkaConnection) -> list[str]:
@@ -54,7 +54,7 @@ def check_writable(config: KafkaSink, transactions: Transactions, connection: Ka
     if config.guarantee == "exactly-once":
         operations.append("READ")  # the evidence is read from the log
     # librdkafka has the best messages about failed connections
-    for name in config.allowed_topics:
+    for name in config.written_topics():
         TopicClient(name, connection).require_grants(operations)
     if config.guarantee != "exactly-once":
         return []
@@ -100,8 +100,8 @@ def topics(config: KafkaSink, transactions: Transactions) -> Topics:
     Raises:
         InvalidPipeline: a topic does not exist.
     """
-    partition_counts = transactions.count_partitions(config.allowed_topics)
-    missing = [name for name in config.allowed_topics if name not in partition_counts]
+    partition_counts = transactions.count_partitions(config.written_topics())
+    missing = [name for name in config.written_topics() if name not in partition_counts]
     if missing:
         raise InvalidPipeline(
             f"sink '{config.name}': there is no topic {', '.join(repr(name) for name in missing)}.",
@@ -219,7 +219,7 @@ def _warnings(config: KafkaSink, transactions: Transactions) -> list[str]:
         notes.append(
             f"{config.name}: __transaction_state has {copies} replicas on {brokers} brokers; 3 survive the loss of one"
         )
-    for name in config.allowed_topics:
+    for name in config.written_topics():
         settings: Mapping[str, str] = {}
         with suppress(InvalidPipeline):
             settings = transactions.read_topic_config(name)

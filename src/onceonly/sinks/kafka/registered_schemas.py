@@ -134,7 +134,7 @@ def _subjects(config: KafkaSink, part: SchemaPart) -> dict[str, str]:
     patterns = {"topic": "{topic}-{part}", "record": "{record}", "topic-record": "{topic}-{record}"}
     pattern = patterns[config.subjects]
     subjects = {}
-    for topic in config.allowed_topics:
+    for topic in config.written_topics():
         subjects[topic] = pattern.format(topic=topic, part=part.name, record=part.record)
     return subjects
 

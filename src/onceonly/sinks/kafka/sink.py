@@ -161,7 +161,7 @@ class KafkaWriter(Sink, TargetHistory, InspectableRows, TransactionalIdPool, Ver
         """Return where the rows go: the cluster's id and, by name, those of the topics."""
         return {
             "cluster": transactions.read_cluster_id(),
-            "topics": transactions.read_topic_ids(self.config.allowed_topics),
+            "topics": transactions.read_topic_ids(self.config.written_topics()),
         }
 
     def _schema_heads(self) -> list[tuple[registered_schemas.SchemaPart, registered_schemas.Heads]]:
@@ -217,7 +217,7 @@ class KafkaWriter(Sink, TargetHistory, InspectableRows, TransactionalIdPool, Ver
         """
         if last is None:
             return False
-        comparison = history.compare(transactions, self._connection.bootstrap, self.config.allowed_topics, last)
+        comparison = history.compare(transactions, self._connection.bootstrap, self.config.written_topics(), last)
         if comparison.answer is not Answer.WENT_BACK:
             histories.require_still_lost(self, last)
             return False
@@ -227,18 +227,18 @@ class KafkaWriter(Sink, TargetHistory, InspectableRows, TransactionalIdPool, Ver
 
     def compare(self, last: Publication) -> History:
         with self._transactions() as transactions:
-            return history.compare(transactions, self._connection.bootstrap, self.config.allowed_topics, last)
+            return history.compare(transactions, self._connection.bootstrap, self.config.written_topics(), last)
 
     def find_current_publication(self, last: Publication) -> Publication | None:
         with self._transactions() as transactions:
             return history.find_current_publication(
-                transactions, self._connection.bootstrap, self.config.allowed_topics, last
+                transactions, self._connection.bootstrap, self.config.written_topics(), last
             )
 
     def verify(self, published: Sequence[Published], depth: Depth) -> Iterator[Finding]:
         try:
             with self._transactions() as transactions:
-                names, bootstrap = self.config.allowed_topics, self._connection.bootstrap
+                names, bootstrap = self.config.written_topics(), self._connection.bootstrap
                 yield from verification.verify(self.name, transactions, bootstrap, names, published, depth)
         except NotCommitted as error:
             raise OutcomeUnknown(f"sink '{self.name}': {error.what}", error.why, error.todo, error.code) from error
@@ -423,7 +423,7 @@ class KafkaWriter(Sink, TargetHistory, InspectableRows, TransactionalIdPool, Ver
         """Return a sentence about the partitions that accept nothing; empty if there is none, or no answer."""
         refusals: list[str] = []
         with suppress(OnceonlyError):
-            refusals = transactions.list_refusing_partitions(self.config.allowed_topics)
+            refusals = transactions.list_refusing_partitions(self.config.written_topics())
         if not refusals:
             return ""
         more = ""
