@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import iceberg_deletes
-from iceberg_tables import TABLE, create_table, open_catalog
+from iceberg_tables import TABLE, create_table
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table import Transaction as TableTransaction
@@ -21,11 +21,17 @@ from onceonly.testing.targets import Undo
 
 
 def data_folder(target: Any) -> Path:
-    return Path(target.table().location().removeprefix("file://")) / "data"
+    path: Path = target.path_of(target.table().location())
+    return path / "data"
 
 
 def staged_file(target: Any, txn: Transaction) -> Path:
     return next((data_folder(target) / txn.name).rglob("*.parquet"))
+
+
+def staged_uri(target: Any, txn: Transaction) -> str:
+    path = staged_file(target, txn).relative_to(data_folder(target))
+    return f"{target.table().location()}/data/{path}"
 
 
 def remove_file(target: Any, handle: Handle, txn: Transaction) -> None:
@@ -58,7 +64,7 @@ def add_column(target: Any, handle: Handle, txn: Transaction) -> None:
 
 def drop_table(target: Any, handle: Handle, txn: Transaction) -> Undo:
     location = target.table().metadata_location
-    catalog = open_catalog(target.folder)
+    catalog = target.catalog()
     catalog.drop_table(TABLE)
 
     def register() -> None:
@@ -69,10 +75,10 @@ def drop_table(target: Any, handle: Handle, txn: Transaction) -> Undo:
 
 def replace_table(target: Any, handle: Handle, txn: Transaction) -> Undo:
     register = drop_table(target, handle, txn)
-    create_table(target.folder)
+    create_table(target.folder, catalog_properties=target.properties())
 
     def bring_back() -> None:
-        open_catalog(target.folder).drop_table(TABLE)
+        target.catalog().drop_table(TABLE)
         register()
 
     return bring_back
@@ -98,7 +104,7 @@ def restore_older_metadata(target: Any, handle: Handle, txn: Transaction) -> Und
     """The catalog was restored from a copy of before the last publication."""
     table = target.table()
     now, before = table.metadata_location, table.metadata.metadata_log[-1].metadata_file
-    catalog = open_catalog(target.folder)
+    catalog = target.catalog()
     catalog.drop_table(TABLE)
     catalog.register_table(TABLE, before)
 
@@ -211,7 +217,7 @@ def delete_file_of_rows(target: Any, handle: Handle, txn: Transaction) -> None:
 
 
 def delete_by_position(target: Any, handle: Handle, txn: Transaction) -> None:
-    iceberg_deletes.delete_by_position(target.table(), target.branch, f"file://{staged_file(target, txn)}", 0)
+    iceberg_deletes.delete_by_position(target.table(), target.branch, staged_uri(target, txn), 0)
 
 
 def delete_by_value(target: Any, handle: Handle, txn: Transaction) -> None:
@@ -240,7 +246,7 @@ def drop_evidence(target: Any, handle: Handle, txn: Transaction) -> None:
 
 def add_files_again(target: Any, handle: Handle, txn: Transaction) -> None:
     """The rows of the second publication once more."""
-    path = f"file://{staged_file(target, txn)}"
+    path = staged_uri(target, txn)
     target.table().add_files([path], check_duplicate_files=False, branch=target.branch)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -61,16 +60,18 @@ def delete_by_value(table: Table, branch: str, column: str, *values: int) -> Non
 
 def _commit(table: Table, branch: str, rows: pa.Table, content: DataFileContent, field_ids: list[int] | None) -> None:
     uri = f"{table.location()}/data/{uuid.uuid4()}-deletes.parquet"
-    path = Path(uri.removeprefix("file://"))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(rows, path)
+    buffer = pa.BufferOutputStream()
+    pq.write_table(rows, buffer)
+    output = table.io.new_output(uri)
+    with output.create() as stream:
+        stream.write(buffer.getvalue().to_pybytes())
     file: Any = DataFile.from_args(
         content=content,
         file_path=uri,
         file_format=FileFormat.PARQUET,
         partition=Record(),
         record_count=rows.num_rows,
-        file_size_in_bytes=path.stat().st_size,
+        file_size_in_bytes=len(output),
         equality_ids=field_ids,
     )
     file.spec_id = table.spec().spec_id

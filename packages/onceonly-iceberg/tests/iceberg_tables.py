@@ -31,8 +31,8 @@ def sql_properties(folder: str) -> dict[str, str]:
     return {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
 
 
-def open_catalog(folder: str) -> Any:
-    return load_catalog("default", **sql_properties(folder))
+def open_catalog(folder: str, properties: Mapping[str, str] | None = None) -> Any:
+    return load_catalog("default", **(properties or sql_properties(folder)))
 
 
 def create_table(
@@ -41,9 +41,10 @@ def create_table(
     spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
     order: SortOrder = UNSORTED_SORT_ORDER,
     properties: Mapping[str, str] | None = None,
+    catalog_properties: Mapping[str, str] | None = None,
 ) -> Table:
     Path(folder).mkdir(exist_ok=True)
-    catalog = open_catalog(str(folder))
+    catalog = open_catalog(str(folder), catalog_properties)
     catalog.create_namespace_if_not_exists("lake")
     table: Table = catalog.create_table(
         TABLE, schema, partition_spec=spec, sort_order=order, properties=dict(properties or {})
@@ -83,8 +84,19 @@ class IcebergTarget(contract.Target):
         config = IcebergSink(SINK, TABLE, properties=sql_properties(self.folder), branch=self.branch)
         return InProcess(config, TableOpener(config, config.properties))
 
+    def properties(self) -> dict[str, str]:
+        """Return those of the catalog."""
+        return sql_properties(self.folder)
+
+    def path_of(self, uri: str) -> Path:
+        """Return where the disk has what the table calls so."""
+        return Path(uri.removeprefix("file://"))
+
+    def catalog(self) -> Any:
+        return open_catalog(self.folder, self.properties())
+
     def table(self) -> Table:
-        table: Table = open_catalog(self.folder).load_table(TABLE)
+        table: Table = self.catalog().load_table(TABLE)
         return table
 
     def published(self) -> list[int]:
