@@ -184,6 +184,8 @@ def test_files_are_sorted_and_say_so(spark: Any, tmp_path: Path) -> None:
         assert task.file.sort_order_id == read(tmp_path).sort_order().order_id
 
 
+NESTED_DDL = "n INT, s STRUCT<a: BIGINT>, items ARRAY<STRING>, pairs MAP<STRING, BIGINT>"
+NESTED_ROWS = [(1, (2,), ["a", None], {"k": 3}), (None, None, None, None)]
 NESTED = Schema(
     NestedField(1, "n", IntegerType(), required=False),
     NestedField(2, "s", StructType(NestedField(3, "a", LongType(), required=False)), required=False),
@@ -195,11 +197,7 @@ NESTED = Schema(
 def test_lists_and_maps_are_known_by_name(spark: Any, tmp_path: Path) -> None:
     """Spark writes no ids into them: the commit sets a name mapping, which survives a renamed column."""
     create_table(tmp_path, NESTED)
-    rows = [(1, (2,), ["a", None], {"k": 3}), (None, None, None, None)]
-    publish(
-        tmp_path,
-        spark.createDataFrame(rows, "n INT, s STRUCT<a: BIGINT>, items ARRAY<STRING>, pairs MAP<STRING, BIGINT>"),
-    )
+    publish(tmp_path, spark.createDataFrame(NESTED_ROWS, NESTED_DDL))
     with read(tmp_path).update_schema() as update:
         update.rename_column("n", "number")
     found = read(tmp_path).scan().to_arrow().to_pylist()
