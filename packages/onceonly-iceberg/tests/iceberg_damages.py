@@ -75,7 +75,7 @@ def drop_table(target: Any, handle: Handle, txn: Transaction) -> Undo:
 
 def replace_table(target: Any, handle: Handle, txn: Transaction) -> Undo:
     register = drop_table(target, handle, txn)
-    create_table(target.folder, catalog_properties=target.properties())
+    create_table(target.folder, catalog_properties=target.catalog_properties())
 
     def bring_back() -> None:
         target.catalog().drop_table(TABLE)
@@ -147,6 +147,11 @@ def lose_catalog(target: Any, handle: Handle, txn: Transaction) -> Undo:
     return bring_back
 
 
+def compact_meanwhile(target: Any, handle: Handle, txn: Transaction) -> None:
+    """Another engine rewrites the data files that were published before."""
+    rewrite(target, Operation.REPLACE)
+
+
 ICEBERG_BREAKS = (
     Break("staged file removed", remove_file, "again", first=True),
     Break("staged file cut", cut_file, "again", first=True),
@@ -154,6 +159,7 @@ ICEBERG_BREAKS = (
     Break("partitioned anew", partition_anew, "again", first=True),
     Break("column added", add_column, "passes", first=True),
     Break("another writer was first", append_by_another, "passes"),
+    Break("data files rewritten", compact_meanwhile, "passes"),
     Break("table dropped", drop_table, "action", first=True),
     Break("another table in its place", replace_table, "action", first=True),
     Break("branch rolled back", roll_back, "action"),

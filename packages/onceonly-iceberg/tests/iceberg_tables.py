@@ -73,8 +73,28 @@ class InProcess(IcebergWriter):
         return self.stage_small_batch(txn, rows)
 
 
+class Place:
+    """Where a table is: below a folder, with its catalog."""
+
+    folder: str
+
+    def catalog_properties(self) -> dict[str, str]:
+        return sql_properties(self.folder)
+
+    def catalog(self) -> Any:
+        return open_catalog(self.folder, self.catalog_properties())
+
+    def path_of(self, uri: str) -> Path:
+        """Return where the disk has what the table calls so."""
+        return Path(uri.removeprefix("file://"))
+
+    def table(self) -> Table:
+        table: Table = self.catalog().load_table(TABLE)
+        return table
+
+
 @dataclass(frozen=True)
-class IcebergTarget(contract.Target):
+class IcebergTarget(Place, contract.Target):
     """A table below a folder."""
 
     folder: str
@@ -83,21 +103,6 @@ class IcebergTarget(contract.Target):
     def sink(self) -> Sink:
         config = IcebergSink(SINK, TABLE, properties=sql_properties(self.folder), branch=self.branch)
         return InProcess(config, TableOpener(config, config.properties))
-
-    def properties(self) -> dict[str, str]:
-        """Return those of the catalog."""
-        return sql_properties(self.folder)
-
-    def path_of(self, uri: str) -> Path:
-        """Return where the disk has what the table calls so."""
-        return Path(uri.removeprefix("file://"))
-
-    def catalog(self) -> Any:
-        return open_catalog(self.folder, self.properties())
-
-    def table(self) -> Table:
-        table: Table = self.catalog().load_table(TABLE)
-        return table
 
     def published(self) -> list[int]:
         table = self.table()

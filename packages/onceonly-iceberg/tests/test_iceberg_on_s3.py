@@ -64,9 +64,9 @@ class OnS3(IcebergTarget):
 
     def _arguments(self) -> tuple[IcebergSink, TableOpener]:
         config = IcebergSink(SINK, TABLE, connection="iceberg")
-        return config, TableOpener(config, self.properties())
+        return config, TableOpener(config, self.catalog_properties())
 
-    def properties(self) -> dict[str, str]:
+    def catalog_properties(self) -> dict[str, str]:
         bucket = Path(self.bucket).name
         return {**sql_properties(self.folder), **self.login, "warehouse": f"s3://{bucket}/{self.warehouse}"}
 
@@ -83,7 +83,7 @@ def make_target(s3: S3, tmp_path: Path) -> MakeTarget:
         target = OnS3(
             str(tmp_path / "lake"), bucket=str(s3.data / bucket), warehouse=uuid.uuid4().hex, login=store_properties(s3)
         )
-        create_table(target.folder, spec=spec, catalog_properties=target.properties())
+        create_table(target.folder, spec=spec, catalog_properties=target.catalog_properties())
         return target
 
     return make

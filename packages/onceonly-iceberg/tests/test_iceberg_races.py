@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from codes import raises
 from iceberg_damages import add_column, expire, partition_anew, roll_back
-from iceberg_tables import TABLE, IcebergTarget, InProcess, create_table, numbers, open_catalog, sql_properties
+from iceberg_tables import TABLE, IcebergTarget, InProcess, Place, create_table, numbers, open_catalog, sql_properties
 from patience import PATIENCE
-from pyiceberg.table import Table
 from rest_server import RestCatalog, serve
 
 from onceonly.checkpoint.last_decision import LastDecision
@@ -33,7 +32,7 @@ RETRIES = {"commit.retry.num-retries": "10", "commit.retry.min-wait-ms": "1"}
 
 
 @dataclass
-class Lake:
+class Lake(Place):
     """A table, and sinks that reach it by a catalog of the given properties."""
 
     folder: str
@@ -44,10 +43,6 @@ class Lake:
     def sink(self) -> InProcess:
         config = IcebergSink(SINK, TABLE, properties=self.properties)
         return InProcess(config, TableOpener(config, config.properties))
-
-    def table(self) -> Table:
-        table: Table = open_catalog(self.folder).load_table(TABLE)
-        return table
 
     def stage(self, epoch: int, *values: int) -> Handle:
         txn = Transaction("ab", "flights", SINK, epoch, 1, f"{epoch:04x}00010000")

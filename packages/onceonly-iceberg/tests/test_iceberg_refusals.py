@@ -25,7 +25,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.update import UpgradeFormatVersionUpdate
 from pyiceberg.transforms import UnknownTransform
-from pyiceberg.types import IntegerType, ListType, NestedField, TimeType, UUIDType
+from pyiceberg.types import IntegerType, ListType, NestedField, StructType, TimeType, UUIDType
 from test_iceberg_races import Lake
 
 from onceonly.checkpoint.model import Transaction
@@ -52,6 +52,16 @@ def sink_of(lake: Lake, **settings: Any) -> InProcess:
 def test_types_that_spark_lacks(tmp_path: Path, kind: Any) -> None:
     with raises(InvalidPipeline, "iceberg-column"):
         lake_with(tmp_path, NestedField(1, "v", kind, required=False)).sink().check()
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_names_that_differ_only_in_case(tmp_path: Path, is_nested: bool) -> None:
+    twins = [NestedField(2, "a", IntegerType(), required=False), NestedField(3, "A", IntegerType(), required=False)]
+    columns = twins
+    if is_nested:
+        columns = [NestedField(1, "v", ListType(4, StructType(*twins), element_required=False), required=False)]
+    with raises(InvalidPipeline, "iceberg-column"):
+        lake_with(tmp_path, *columns).sink().check()
 
 
 def test_missing_table_and_name_without_namespace(tmp_path: Path) -> None:

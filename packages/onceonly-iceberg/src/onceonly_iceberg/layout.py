@@ -92,6 +92,7 @@ def check_table(sink: str, table: Table) -> None:
                 "Use another type or name in the table. Nothing was written.",
                 code="iceberg-column",
             )
+    _check_names(sink, table, StructType(*table.schema().fields))
     for part in table.spec().fields:
         if not isinstance(part.transform, TRANSFORMS):
             raise InvalidPipeline(
@@ -100,6 +101,28 @@ def check_table(sink: str, table: Table) -> None:
                 "Partition by identity, bucket, truncate, year, month, day or hour. Nothing was written.",
                 code="iceberg-transform",
             )
+
+
+def _check_names(sink: str, table: Table, kind: IcebergType) -> None:
+    """Refuse names beside each other that differ only in case: Spark, Hive and Trino take them for one."""
+    match kind:
+        case ListType():
+            _check_names(sink, table, kind.element_type)
+        case MapType():
+            _check_names(sink, table, kind.key_type)
+            _check_names(sink, table, kind.value_type)
+        case StructType():
+            names_by_lower: dict[str, str] = {}
+            for part in kind.fields:
+                other = names_by_lower.setdefault(part.name.lower(), part.name)
+                if other != part.name:
+                    raise InvalidPipeline(
+                        f"sink '{sink}': columns '{other}' and '{part.name}' of {_name(table)} differ only in case.",
+                        "Spark, Hive and Trino take them for one column.",
+                        f"Rename one of them (ALTER TABLE {_name(table)} RENAME COLUMN …). Nothing was written.",
+                        code="iceberg-column",
+                    )
+                _check_names(sink, table, part.field_type)
 
 
 def _name(table: Table) -> str:

@@ -1,4 +1,4 @@
-"""Tables that this Spark has written, read by a Spark for which there is a runtime of Iceberg."""
+"""Tables that this Spark has written, read by Iceberg's own runtime, on a Spark that it knows, and by DuckDB."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -28,37 +29,56 @@ from test_iceberg_spark import (
 )
 
 pytestmark = [pytest.mark.integration, pytest.mark.heavy, pytest.mark.timeout(1800)]
-SPARK = "pyspark==4.0.5"  # the newest for which Iceberg's runtime works: that of 4.0 fails on 4.2
+EXTENSIONS = ("duckdb-extensions", "duckdb-extension-iceberg", "duckdb-extension-avro")
+PACKAGES = (
+    "pyspark==4.0.5",  # the newest for which Iceberg's runtime works: that of 4.0 fails on 4.2
+    *(f"{name}==1.5.5" for name in ("duckdb", *EXTENSIONS)),  # the newest whose extensions are packages
+    "pytz",  # by which DuckDB returns times with a zone
+)
 ENVIRONMENTS = Path(__file__).parents[3] / ".matrix"  # where environments of other versions are kept
 UV = Path(sys.executable).with_name("uv")
 
 
 @pytest.fixture(scope="module")
 def other_python() -> Path:
-    """The Python of an environment with that Spark, which is made once."""
-    folder = ENVIRONMENTS / "iceberg-runtime"
-    python = folder / "bin" / "python"
-    if not python.exists():
+    """The Python of an environment with these packages, which is made once."""
+    folder = ENVIRONMENTS / "iceberg-readers"
+    python, made = folder / "bin" / "python", folder / "made"
+    if not made.exists():
         subprocess.run([UV, "venv", "--clear", "--quiet", "--python", sys.executable, folder], check=True)
-        subprocess.run([UV, "pip", "install", "--quiet", "--python", python, SPARK], check=True)
+        subprocess.run([UV, "pip", "install", "--quiet", "--python", python, *PACKAGES], check=True)
+        made.touch()
     return python
 
 
-def test_every_type_and_transform_is_read_by_the_runtime(spark: Any, other_python: Path, tmp_path: Path) -> None:
-    """Rows and filters: Iceberg's own reader prunes files by the metrics and partitions that the sink has written."""
+@pytest.mark.parametrize("reader", ["runtime", "duckdb"])
+def test_every_type_and_transform_is_read(spark: Any, other_python: Path, tmp_path: Path, reader: str) -> None:
+    """Rows and filters: readers leave out files by the metrics and partitions that the sink has written."""
     questions, expected = [], []
     for number, (name, transform) in enumerate(TRANSFORMS):
         folder = tmp_path / f"lake{number}"
         create_table(folder, SCHEMA, spec_by((name, transform)))
         publish(folder, spark.createDataFrame(ROWS, DDL))
-        values = COLUMNS[IDS[name] - 1][3]
-        conditions = [make_condition(name, value) for value in values]
+        values = [value for value in COLUMNS[IDS[name] - 1][3] if finds(reader, str(transform), value)]
+        conditions = [make_condition(reader, name, value) for value in values]
         questions.append({"metadata": read(folder).metadata_location, "conditions": conditions})
         rows = sorted(repr(tuple(map(without_zone, row))) for row in ROWS)
         expected.append({"rows": rows, "counts": [values.count(value) for value in values]})
     questions.append({"metadata": write_nested(spark, tmp_path / "nested"), "conditions": ["number = 1"]})
     expected.append({"rows": sorted(map(repr, NESTED_ROWS)), "counts": [1]})
-    assert ask(other_python, questions, tmp_path) == expected
+    assert ask(other_python, reader, questions, tmp_path) == expected
+
+
+def finds(reader: str, transform: str, value: Any) -> bool:
+    """Return whether the reader finds rows by this value at all.
+
+    Below zero, DuckDB 1.5.5 truncates decimals, months and days towards zero, where Iceberg says: downwards.
+    """
+    if reader == "runtime" or value is None:
+        return True
+    if transform.startswith("truncate") and isinstance(value, Decimal):
+        return value >= 0
+    return not (transform in ("month", "day") and isinstance(value, dt.datetime) and value.year < 1970)
 
 
 def write_nested(spark: Any, folder: Path) -> str:
@@ -70,18 +90,18 @@ def write_nested(spark: Any, folder: Path) -> str:
     return read(folder).metadata_location
 
 
-def make_condition(name: str, value: Any) -> str:
-    """Return a condition in Spark's SQL that the rows with this value satisfy."""
+def make_condition(reader: str, name: str, value: Any) -> str:
+    """Return a condition in the reader's SQL that the rows with this value satisfy."""
+    with_zone, without = ("TIMESTAMP", "TIMESTAMP_NTZ") if reader == "runtime" else ("TIMESTAMPTZ", "TIMESTAMP")
     match value:
         case None:
             return f"{name} IS NULL"
         case str():
             return f"{name} = '{value}'"
         case bytes():
-            return f"{name} = X'{value.hex()}'"
+            return f"{name} = unhex('{value.hex()}')"
         case dt.datetime():
-            kind = "TIMESTAMP" if value.tzinfo else "TIMESTAMP_NTZ"
-            return f"{name} = {kind} '{value.replace(tzinfo=None)}'"
+            return f"{name} = {with_zone if value.tzinfo else without} '{value.replace(tzinfo=None)}'"
         case dt.date():
             return f"{name} = DATE '{value}'"
         case _:
@@ -93,8 +113,8 @@ def without_zone(value: Any) -> Any:
     return value.replace(tzinfo=None) if isinstance(value, dt.datetime) else value
 
 
-def ask(python: Path, questions: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
-    program, result = Path(__file__).with_name("runtime_reader.py"), folder / "answers.json"
+def ask(python: Path, reader: str, questions: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    program, result = Path(__file__).with_name(f"reader_by_{reader}.py"), folder / "answers.json"
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
     (ENVIRONMENTS / "ivy").mkdir(exist_ok=True)
     done = subprocess.run(
