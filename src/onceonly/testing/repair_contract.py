@@ -57,7 +57,7 @@ class TwoSinks(FakeParts):
             if name == SINK:
                 outputs[name] = self._make_rows(*numbers)
             else:
-                outputs[name] = FakeRows({"n": number} for number in numbers)
+                outputs[name] = FakeRows(({"n": number} for number in numbers), {"n": "long"})
         return outputs
 
 

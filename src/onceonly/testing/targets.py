@@ -169,7 +169,7 @@ class ContractFixtures:
     @pytest.fixture
     def make_rows(self) -> Rows:
         """Return the function that makes rows of numbers. Override it if `stage` needs DataFrames of Spark."""
-        return lambda *numbers: FakeRows({"n": number} for number in numbers)
+        return lambda *numbers: FakeRows(({"n": number} for number in numbers), {"n": "long"})
 
     @pytest.fixture
     def session(self) -> Any:
