@@ -16,7 +16,7 @@ SHARED = "ONCEONLY_TESTS_AIRFLOW_DATABASE"  # the variable with the folder that 
 
 def copy_database(home: Path) -> None:
     """Put an empty SQLite database of this Airflow into `home`."""
-    shared = Path(os.environ[SHARED])
+    shared = Path(os.environ.get(SHARED) or home.with_name(f"{home.name}-database"))  # the latter outside of a test run
     shared.mkdir(parents=True, exist_ok=True)
     with (shared / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
