@@ -311,7 +311,7 @@ def _attempt_delta(call: Any) -> dict[str, Any]:
     except CommitFailedError as error:
         # delta-rs says of a version that another one has made: "… already exists"; anything else is no answer.
         is_taken = "exist" in str(error) or "conflict" in str(error).lower()
-        return {"outcome": TAKEN} if is_taken else {"outcome": FAILED, "why": f"CommitFailedError: {error}"}
+        return {"outcome": TAKEN if is_taken else FAILED, "why": f"CommitFailedError: {error}"}
     except DeltaError as error:
         return {"outcome": FAILED, "why": f"{type(error).__name__}: {error}"}
 

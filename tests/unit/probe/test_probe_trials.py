@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from codes import raises
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 from interruptible import CLI
 from patience import PATIENCE
 from unit.probe.lying_disks import LIES
@@ -98,6 +100,17 @@ def test_a_step_that_was_refused_shows_nothing(
     findings = run(folder)
     assert broken(findings) <= {"durability"}
     assert {name for name in NEEDED[call] if findings[name].verdict is Verdict.UNTRIED} == NEEDED[call]
+
+
+@pytest.mark.slow
+def test_a_delta_table_that_was_not_created_shows_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any) -> None:
+        raise CommitFailedError("a version that already exists")
+
+    monkeypatch.setattr(DeltaTable, "create", refuse)
+    findings = run(folder)
+    assert findings["delta-commits"].verdict is Verdict.UNTRIED
+    assert broken(findings) <= {"durability"}
 
 
 @pytest.mark.slow
