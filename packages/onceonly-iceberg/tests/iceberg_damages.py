@@ -147,28 +147,6 @@ def lose_catalog(target: Any, handle: Handle, txn: Transaction) -> Undo:
     return bring_back
 
 
-def compact_meanwhile(target: Any, handle: Handle, txn: Transaction) -> None:
-    """Another engine rewrites the data files that were published before."""
-    rewrite(target, Operation.REPLACE)
-
-
-ICEBERG_BREAKS = (
-    Break("staged file removed", remove_file, "again", first=True),
-    Break("staged file cut", cut_file, "again", first=True),
-    Break("list of files removed", remove_list, "again", first=True),
-    Break("partitioned anew", partition_anew, "again", first=True),
-    Break("column added", add_column, "passes", first=True),
-    Break("another writer was first", append_by_another, "passes"),
-    Break("data files rewritten", compact_meanwhile, "passes"),
-    Break("table dropped", drop_table, "action", first=True),
-    Break("another table in its place", replace_table, "action", first=True),
-    Break("branch rolled back", roll_back, "action"),
-    Break("catalog restored from a copy", restore_older_metadata, "action"),
-    Break("evidence unset", unset_evidence, "action"),
-    Break("catalog does not answer", lose_catalog, "no answer", first=True),
-)
-
-
 # ---- what may become of what was published
 
 
@@ -266,6 +244,21 @@ def expire(target: Any, handle: Handle, txn: Transaction) -> None:
             table = target.table()
 
 
+ICEBERG_BREAKS = (
+    Break("staged file removed", remove_file, "again", first=True),
+    Break("staged file cut", cut_file, "again", first=True),
+    Break("list of files removed", remove_list, "again", first=True),
+    Break("partitioned anew", partition_anew, "again", first=True),
+    Break("column added", add_column, "passes", first=True),
+    Break("another writer was first", append_by_another, "passes"),
+    Break("data files rewritten", compact, "passes"),
+    Break("table dropped", drop_table, "action", first=True),
+    Break("another table in its place", replace_table, "action", first=True),
+    Break("branch rolled back", roll_back, "action"),
+    Break("catalog restored from a copy", restore_older_metadata, "action"),
+    Break("evidence unset", unset_evidence, "action"),
+    Break("catalog does not answer", lose_catalog, "no answer", first=True),
+)
 ICEBERG_DAMAGES = (
     Damage("file removed", remove_file, ("file-missing",)),
     Damage("file cut", cut_file, ("file-size",)),

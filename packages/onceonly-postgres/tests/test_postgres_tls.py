@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,16 +10,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from arrow_rows import number_rows
 from codes import raises
 from integration.services.postgres import USER
 from integration.services.secure_broker import Authority
 from own_server import own_server
 from plain_client import execute
+from publisher import Publisher
 from targets import NumberTable, connection_variable, plain_table
 
 from onceonly.errors import NotCommitted
-from onceonly.sinks import Handle, Transaction
 from onceonly.testing.contract import Committer
 
 pytestmark = pytest.mark.integration
@@ -74,31 +72,26 @@ def hand_over(path: Path, folder: str) -> Path:
     return copied
 
 
-def stage(target: NumberTable, *numbers: int) -> Handle:
-    txn = Transaction("state", "flights", "lake", 1, 1, "a")
-    handle: Handle = json.loads(json.dumps(target.sink().stage(txn, number_rows(*numbers))))
-    return handle
-
-
 def test_rows_are_published_over_tls(guarded: Guarded, tmp_path: Path) -> None:
-    target, committer = guarded.target, Committer(guarded.target, str(tmp_path))
-    target.sink().check()
-    handle = stage(target, 1, 2, 3)
+    publisher, committer = Publisher(guarded.target, tmp_path), Committer(guarded.target, str(tmp_path))
+    guarded.target.sink().check()
+    handle = publisher.stage(1, 1, 2, 3)
     assert not committer.commit(committer.rehearse(handle, 1), 1).already
     assert committer.commit(handle, 1).already
-    assert target.published() == [1, 2, 3]
+    assert guarded.target.published() == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
     "wrong", [{"password": f"{PASSWORD}-or-not"}, {"sslmode": "disable"}, {"sslrootcert": "another"}], ids=str
 )
 def test_login_that_the_server_refuses(
-    guarded: Guarded, wrong: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    guarded: Guarded, wrong: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "sslrootcert" in wrong:
         wrong = {"sslrootcert": str(guarded.other_ca)}
     monkeypatch.setenv(*connection_variable(guarded.target.port, **{**guarded.login, **wrong}))
-    for call in (guarded.target.sink().check, lambda: stage(guarded.target, 1)):
+    publisher = Publisher(guarded.target, tmp_path)
+    for call in (guarded.target.sink().check, lambda: publisher.stage(1)):
         with raises(NotCommitted, "postgres-unreachable") as refused:
             call()
         assert PASSWORD not in str(refused.value)

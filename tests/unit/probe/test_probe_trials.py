@@ -103,24 +103,23 @@ def test_a_step_that_was_refused_shows_nothing(
 
 
 @pytest.mark.slow
-def test_a_delta_table_that_was_not_created_shows_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: Any) -> None:
-        raise CommitFailedError("a version that already exists")
+@pytest.mark.parametrize(
+    ("owner", "name", "error", "promise"),
+    [
+        (DeltaTable, "create", CommitFailedError("a version that already exists"), "delta-commits"),
+        (LocalFiles, "move", ConnectionError("no answer"), "withdrawal"),
+    ],
+    ids=["a table that was not created", "a late publication without an answer"],
+)
+def test_other_failures_are_no_evidence(
+    owner: type, name: str, error: Exception, promise: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> None:
+        raise error
 
-    monkeypatch.setattr(DeltaTable, "create", refuse)
+    monkeypatch.setattr(owner, name, fail)
     findings = run(folder)
-    assert findings["delta-commits"].verdict is Verdict.UNTRIED
-    assert broken(findings) <= {"durability"}
-
-
-@pytest.mark.slow
-def test_a_late_publication_without_an_answer_is_no_evidence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_answer(*args: Any) -> None:
-        raise ConnectionError("no answer")
-
-    monkeypatch.setattr(LocalFiles, "move", no_answer)
-    findings = run(folder)
-    assert findings["withdrawal"].verdict is Verdict.UNTRIED
+    assert findings[promise].verdict is Verdict.UNTRIED
     assert broken(findings) <= {"durability"}
 
 
