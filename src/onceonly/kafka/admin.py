@@ -286,9 +286,12 @@ def _direct_socket_url() -> str:
 def _import_quietly() -> None:
     """Import kafka-python without its deprecation warning, which is an error where warnings are errors.
 
-    It also logs each of its steps at level INFO. Airflow would print hundreds of such lines.
+    It also logs each of its steps, and each failed attempt to reach a broker with a traceback: a hundred lines in ten
+    seconds, of which the error that is raised in the end tells the reason. Only who asks for its log gets it.
     """
-    logging.getLogger("kafka").setLevel(logging.ERROR)
+    logger = logging.getLogger("kafka")
+    if logger.level == logging.NOTSET and logging.getLogger().getEffectiveLevel() > logging.DEBUG:
+        logger.setLevel(logging.CRITICAL)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         import kafka.admin  # noqa: F401

@@ -738,7 +738,7 @@ def test_ids_are_written_as_the_source_writes_them(transactions: Transactions, t
 
 
 def test_a_missing_broker_is_reported_with_its_address_and_leaves_nothing(
-    recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
+    recwarn: pytest.WarningsRecorder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BrokerClient, "timeout", 1.0)
     threads, nowhere = set(threading.enumerate()), f"127.0.0.1:{machine.free_port()}"
@@ -751,6 +751,7 @@ def test_a_missing_broker_is_reported_with_its_address_and_leaves_nothing(
         assert set(threading.enumerate()) <= threads  # a thread of another test may end meanwhile
     gc.collect()
     assert [str(warning.message) for warning in recwarn] == []
+    assert caplog.messages == [], "the error tells it, once"
 
 
 def test_kafka_python_is_imported_late_and_also_where_warnings_are_errors() -> None:

@@ -97,7 +97,7 @@ class Server:
         try:
             connection = psycopg.connect(**self.settings, prepare_threshold=None)  # type: ignore[arg-type]
         except psycopg.OperationalError as error:
-            raise self.no_answer_error(error) from error
+            raise self._not_connected_error(error) from error
         try:
             yield connection
         except psycopg.Error as error:
@@ -107,8 +107,19 @@ class Server:
         finally:
             connection.close()
 
+    def _not_connected_error(self, error: psycopg.Error) -> OutcomeUnknown:
+        """Return the error of a server that is away, or refuses the login: the client does not tell which."""
+        return OutcomeUnknown(
+            f"sink '{self.sink}': the database of the connection '{self.connection}' cannot be reached, or refuses the "
+            "login.",
+            self.describe(error),
+            "Nothing is lost: what it has committed, it shows. Start the server, or correct the connection, then: "
+            "onceonly recover",
+            "postgres-unreachable",
+        )
+
     def no_answer_error(self, error: psycopg.Error) -> OutcomeUnknown:
-        """Return the error of a server that could not be reached, or broke off."""
+        """Return the error of a server that broke off, or takes no writes."""
         return OutcomeUnknown(
             f"sink '{self.sink}': the database of the connection '{self.connection}' does not answer.",
             self.describe(error),
