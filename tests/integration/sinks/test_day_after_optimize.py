@@ -112,7 +112,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", [pytest.param("Spark", marks=pytest.mark.heavy), "deltalake"])
 def test_a_day_is_corrected_after_optimize(lake: Lake, optimizer: str) -> None:
     first = lake.publish(1, FIRST)
     lake.publish(2, SECOND)

@@ -1,7 +1,7 @@
 """A Structured Streaming query that reads a project's topic into its table, by Spark's own sources and sinks.
 
 Arguments: FOLDER SPARK ENDS. It has a Spark of its own, which dies with it, and runs small batches until it is killed;
-where ENDS is 'ends', until it has read all that is there.
+where ENDS is 'ends', larger ones until it has read all that is there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from integration.projects.project import Project
 from onceonly.settings import Settings
 from onceonly.spark.session import session
 
-MOST = 8  # records in one batch
+SMALL, LARGE = 8, 150  # records in one batch, at most
 
 
 def run(project: Project, ends: bool) -> None:
@@ -22,7 +22,7 @@ def run(project: Project, ends: bool) -> None:
         "kafka.bootstrap.servers": project.bootstrap,
         "subscribe": project.topic,
         "startingOffsets": "earliest",
-        "maxOffsetsPerTrigger": str(MOST),
+        "maxOffsetsPerTrigger": str(LARGE if ends else SMALL),
     }
     records = spark.readStream.format("kafka").options(**options).load()
     rows = records.selectExpr("CAST(CAST(value AS STRING) AS BIGINT) AS n", "CAST(partition AS STRING) AS part")
