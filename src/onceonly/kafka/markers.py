@@ -23,6 +23,7 @@ MISSING_SECONDS = 2.0  # for which a topic, or the records at an offset, must st
 RETRY_SECONDS = 0.2  # between two fetches of what is missing
 Partition = tuple[str, int]
 Producer = tuple[int, int]  # its id and epoch
+Absences = dict[str, float]  # by topic id: since when it is not there, by the monotonic clock
 
 
 class MarkerState(Enum):
@@ -86,10 +87,14 @@ class MarkerScan:
     Args:
         start: the offset of the first batch. A transaction can be found if this is above its rows and below its marker.
         producer_ids: markers of other producers are not noted.
+        absences: shared with the scans of other logs, see `fetch_page`.
     """
 
-    def __init__(self, log: PartitionLog, start: int, producer_ids: Iterable[int]) -> None:
+    def __init__(
+        self, log: PartitionLog, start: int, producer_ids: Iterable[int], absences: Absences | None = None
+    ) -> None:
         self.log, self.position, self.has_gap = log, start, False
+        self.absences: Absences = {} if absences is None else absences
         self.turn = Lock()
         self._markers: dict[int, list[Marker]] = {id: [] for id in producer_ids}
 
@@ -181,7 +186,7 @@ def read_state(
                 return MarkerState.UNKNOWN if scan.has_gap else MarkerState.NONE
             page: Page | None = first_page
             if page is None or not scan.is_next(page):
-                page = fetch_page(client, scan.log, scan.position)
+                page = fetch_page(client, scan.log, scan.position, scan.absences)
             if page is None or not page.in_range:
                 return MarkerState.UNKNOWN  # the log, or what it had from here on, was removed
             if end is None:
@@ -203,18 +208,29 @@ def fetch_first_pages(
     return client.call(lambda: _fetch_first_pages(client, positions, leaders))
 
 
-def fetch_page(client: BrokerClient, log: PartitionLog, offset: int) -> Page | None:
+def fetch_page(client: BrokerClient, log: PartitionLog, offset: int, absences: Absences | None = None) -> Page | None:
     """Fetch one page; None if there is no such log.
 
     What is missing is fetched again for MISSING_SECONDS: a broker may be behind, and records may come from remote
     storage. So a page without records, below the log's end, shows that no records are left there.
+
+    Args:
+        absences: of topics, noted here. The logs of a topic that was deleted are fetched once each as soon as it has
+            stayed away for that long, instead of being waited for one after the other.
     """
-    deadline = monotonic() + MISSING_SECONDS
+    absences = {} if absences is None else absences
+    started = monotonic()
     with wait_for(f"records of topic '{log.topic}' that its broker does not show yet"):
         while True:
             page = client.call(lambda: _fetch(client, log, offset))
-            is_clear = page and (page.records or not page.in_range or page.high_watermark <= offset)
-            if is_clear or monotonic() > deadline:
+            if page is None:
+                missing_since = absences.setdefault(log.topic_id, started)
+            else:
+                missing_since = started
+                absences.pop(log.topic_id, None)
+                if page.records or not page.in_range or page.high_watermark <= offset:
+                    return page
+            if monotonic() > missing_since + MISSING_SECONDS:
                 return page
             sleep(RETRY_SECONDS)
 

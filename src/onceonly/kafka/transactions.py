@@ -96,7 +96,8 @@ class Transactions(Cluster):
         for (producer_id, _), starts in starts_by_producer.items():
             for start in _with_logs(starts, topic_ids):
                 producers_by_start[start].add(producer_id)
-        self._scans = {start: MarkerScan(*start, ids) for start, ids in producers_by_start.items()}
+        absences: markers.Absences = {}
+        self._scans = {start: MarkerScan(*start, ids, absences) for start, ids in producers_by_start.items()}
         self._pages = {}
 
     def prefetch_pages(self, starts_by_producer: Mapping[Producer, Starts], topic_ids: Mapping[str, str]) -> None:

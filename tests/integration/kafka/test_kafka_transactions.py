@@ -586,6 +586,26 @@ def test_another_topic_of_that_name_is_no_evidence(transactions: Transactions, t
     assert transaction.look(before) is MarkerState.UNKNOWN
 
 
+def test_a_deleted_topic_is_waited_for_once(
+    transactions: Transactions, broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not once for each of its logs, and each transaction: a commit would take hours to say that a topic is gone."""
+    topic, producers = Topic(broker, partitions=6), [(number, 0) for number in range(10)]
+    ids = transactions.read_topic_ids([topic.name])
+    starts = {(topic.name, number): 0 for number in range(6)}
+    topic.admin.delete_topics([topic.name])[topic.name].result()
+    until(lambda: topic.name not in transactions.read_topic_ids([topic.name]))
+    pauses: list[float] = []
+    monkeypatch.setattr(markers, "sleep", lambda seconds: (pauses.append(seconds), time.sleep(seconds)))
+    for _ in range(2):
+        transactions.share_scans(dict.fromkeys(producers, starts), ids)
+        for producer in producers:
+            states = transactions.read_marker_states(starts, producer, ids, True)
+            assert states == dict.fromkeys(starts, MarkerState.UNKNOWN)
+        assert 0 < sum(pauses) < markers.MISSING_SECONDS + 2 * markers.RETRY_SECONDS
+        pauses.clear()
+
+
 COMPACT = {"cleanup_policy": "compact", "segment_ms": "50", "min_cleanable_dirty_ratio": "0.0"}
 
 
@@ -669,7 +689,7 @@ def test_a_tail_that_compaction_has_taken_whole_is_no_end_of_the_log(
     transactions: Transactions, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a roll: the active segment is empty, and nothing before it is left."""
-    monkeypatch.setattr(markers, "fetch_page", lambda _, log, offset: markers.Page(log, offset, 5, True, b""))
+    monkeypatch.setattr(markers, "fetch_page", lambda _, log, offset, *__: markers.Page(log, offset, 5, True, b""))
     assert read_marker_state(transactions, (topic.name, 0), (1, 0), 3) is MarkerState.UNKNOWN
     assert read_marker_state(transactions, (topic.name, 0), (1, 0), 5) is MarkerState.NONE
 

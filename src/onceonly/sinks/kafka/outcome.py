@@ -118,18 +118,10 @@ class TransactionFinisher:
         self._watch(parts)
         return side_by_side(self._observe, parts)
 
-    def describe(self, part: Part) -> list[str]:
-        """Say what the log shows for each partition. Changes nothing."""
-        if part.tx is None:
-            return [f"{count(part.rows, 'row')} of {part.spool}: not written to Kafka yet"]
-        states = self._marker_states(part.tx)
-        marks = []
-        for (topic, number), state in states.items():
-            marks.append(f"{topic}-{number}: {state.value}")
-        words = "; ".join(marks)
-        if part.tx.resolution:
-            words += part.tx.resolution.words
-        return [f"{count(part.rows, 'row')} in transaction {part.tx.id}: {words}"]
+    def describe_all(self, parts: Sequence[Part]) -> list[str]:
+        """Say what the log shows of each part, for each partition. Changes nothing."""
+        self._watch(parts)
+        return side_by_side(self._describe, parts)
 
     def resolve(self, parts: Sequence[Part], committed: bool) -> list[Part]:
         """Settle them, and record how each transaction ended: as the log shows, or else as a person says.
@@ -142,6 +134,17 @@ class TransactionFinisher:
                 part = with_resolution(part, _resolution(outcome, committed))
             resolved_parts.append(part)
         return resolved_parts
+
+    def _describe(self, part: Part) -> str:
+        if part.tx is None:
+            return f"{count(part.rows, 'row')} of {part.spool}: not written to Kafka yet"
+        marks = []
+        for (topic, number), state in self._marker_states(part.tx).items():
+            marks.append(f"{topic}-{number}: {state.value}")
+        words = "; ".join(marks)
+        if part.tx.resolution:
+            words += part.tx.resolution.words
+        return f"{count(part.rows, 'row')} in transaction {part.tx.id}: {words}"
 
     def _observe(self, part: Part) -> TxOutcome | None:
         """Return how the part stands, see `observe_all`.

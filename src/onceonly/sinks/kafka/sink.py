@@ -380,11 +380,7 @@ class KafkaWriter(Sink, TargetHistory, InspectableRows, TransactionalIdPool, Ver
     def evidence(self, handle: Handle) -> list[str]:
         kafka_handle = self._parse_handle(handle)
         with self._transactions() as transactions:
-            finisher = _finisher(transactions, kafka_handle)
-            lines: list[str] = []
-            for part in kafka_handle.parts:
-                lines += finisher.describe(part)
-            return lines
+            return _finisher(transactions, kafka_handle).describe_all(kafka_handle.parts)
 
     def resolve_handle(self, handle: Handle, committed: bool) -> Handle:
         kafka_handle = self._parse_handle(handle)
