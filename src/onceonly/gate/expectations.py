@@ -20,6 +20,7 @@ from onceonly.gate.bounds import Check
 from onceonly.gate.columns import by_name, show_literal
 from onceonly.gate.reductions import ExpectationResult, NoRows, ReducedRows, conclude
 from onceonly.gate.suites import Suite
+from onceonly.loggers import quiet
 
 LOG = logging.getLogger(__name__)
 MAX_REASON_CHARACTERS = 300  # characters of an expectation's own failure
@@ -180,14 +181,9 @@ def _make_context(gx: Any) -> Any:
 
 
 def _import_great_expectations() -> Any:
-    """Import Great Expectations, without usage statistics.
-
-    Below log level DEBUG, it is also without its lines per registration.
-    """
+    """Import Great Expectations, without usage statistics, and without a line in the log for each registration."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
-    logger = logging.getLogger("great_expectations")
-    if logger.level == logging.NOTSET and logging.getLogger().getEffectiveLevel() > logging.DEBUG:
-        logger.setLevel(logging.WARNING)
+    quiet("great_expectations", logging.WARNING)
     import great_expectations as gx
 
     return gx

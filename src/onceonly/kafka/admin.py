@@ -17,6 +17,7 @@ from uuid import UUID
 
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.kafka.connection import DENIED
+from onceonly.loggers import quiet
 from onceonly.waits import wait_for
 
 ADMIN_TIMEOUT_SECONDS = 10.0  # seconds, for one request and all its retries
@@ -286,12 +287,10 @@ def _direct_socket_url() -> str:
 def _import_quietly() -> None:
     """Import kafka-python without its deprecation warning, which is an error where warnings are errors.
 
-    It also logs each of its steps, and each failed attempt to reach a broker with a traceback: a hundred lines in ten
-    seconds, of which the error that is raised in the end tells the reason. Only who asks for its log gets it.
+    It also logs each attempt to reach a broker, and a traceback if that fails: a hundred lines in ten seconds. The
+    error that is raised in the end tells the reason.
     """
-    logger = logging.getLogger("kafka")
-    if logger.level == logging.NOTSET and logging.getLogger().getEffectiveLevel() > logging.DEBUG:
-        logger.setLevel(logging.CRITICAL)
+    quiet("kafka", logging.CRITICAL)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         import kafka.admin  # noqa: F401
