@@ -87,14 +87,14 @@ class MarkerScan:
     Args:
         start: the offset of the first batch. A transaction can be found if this is above its rows and below its marker.
         producer_ids: markers of other producers are not noted.
-        absences: shared with the scans of other logs, see `fetch_page`.
+        absences: see `fetch_page`; shared with the scans of other logs.
     """
 
     def __init__(
         self, log: PartitionLog, start: int, producer_ids: Iterable[int], absences: Absences | None = None
     ) -> None:
         self.log, self.position, self.has_gap = log, start, False
-        self.absences: Absences = {} if absences is None else absences
+        self.absences = absences
         self.turn = Lock()
         self._markers: dict[int, list[Marker]] = {id: [] for id in producer_ids}
 
@@ -215,8 +215,8 @@ def fetch_page(client: BrokerClient, log: PartitionLog, offset: int, absences: A
     storage. So a page without records, below the log's end, shows that no records are left there.
 
     Args:
-        absences: of topics, noted here. The logs of a topic that was deleted are fetched once each as soon as it has
-            stayed away for that long, instead of being waited for one after the other.
+        absences: topics that were missing when others of their logs were fetched; this fetch notes its own. The time
+            counts from the first of them, so that the logs of a deleted topic are waited for together.
     """
     absences = {} if absences is None else absences
     started = monotonic()
