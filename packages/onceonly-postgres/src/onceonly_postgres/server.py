@@ -88,7 +88,7 @@ class Server:
         try:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED READ WRITE")
         except psycopg.errors.FeatureNotSupported as error:
-            raise self.no_answer_error(error) from error
+            raise self._no_answer_error(error) from error
 
     @contextmanager
     def _connect(self) -> Iterator[psycopg.Connection[Row]]:
@@ -102,28 +102,29 @@ class Server:
             yield connection
         except psycopg.Error as error:
             if connection.broken or (error.sqlstate or "").startswith(UNANSWERED):
-                raise self.no_answer_error(error) from error
+                raise self._no_answer_error(error) from error
             raise
         finally:
             connection.close()
 
     def _not_connected_error(self, error: psycopg.Error) -> OutcomeUnknown:
         """Return the error of a server that is away, or refuses the login: the client does not tell which."""
-        return OutcomeUnknown(
-            f"sink '{self.sink}': the database of the connection '{self.connection}' cannot be reached, or refuses the "
-            "login.",
-            self.describe(error),
-            "Nothing is lost: what it has committed, it shows. Start the server, or correct the connection, then: "
-            "onceonly recover",
-            "postgres-unreachable",
+        return self._unreachable_error(
+            "cannot be reached, or refuses the login",
+            "Start the server, or correct the connection, then: onceonly recover",
+            error,
         )
 
-    def no_answer_error(self, error: psycopg.Error) -> OutcomeUnknown:
+    def _no_answer_error(self, error: psycopg.Error) -> OutcomeUnknown:
         """Return the error of a server that broke off, or takes no writes."""
+        return self._unreachable_error("does not answer", "Try again when it can be reached: onceonly recover", error)
+
+    def _unreachable_error(self, what: str, todo: str, error: psycopg.Error) -> OutcomeUnknown:
+        """Return the error of a server of which nothing is known now. `what`: it does, as a predicate."""
         return OutcomeUnknown(
-            f"sink '{self.sink}': the database of the connection '{self.connection}' does not answer.",
+            f"sink '{self.sink}': the database of the connection '{self.connection}' {what}.",
             self.describe(error),
-            "Nothing is lost: what it has committed, it shows. Try again when it can be reached: onceonly recover",
+            f"Nothing is lost: what it has committed, it shows. {todo}",
             "postgres-unreachable",
         )
 
