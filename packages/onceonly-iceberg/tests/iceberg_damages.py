@@ -208,26 +208,6 @@ def delete_by_value(target: Any, handle: Handle, txn: Transaction) -> None:
     iceberg_deletes.delete_by_value(target.table(), target.branch, "n", 3)
 
 
-def lose_table(target: Any, handle: Handle, txn: Transaction) -> None:
-    drop_table(target, handle, txn)
-
-
-def exchange_table(target: Any, handle: Handle, txn: Transaction) -> None:
-    replace_table(target, handle, txn)
-
-
-def go_back(target: Any, handle: Handle, txn: Transaction) -> None:
-    roll_back(target, handle, txn)
-
-
-def restore_catalog(target: Any, handle: Handle, txn: Transaction) -> None:
-    restore_older_metadata(target, handle, txn)
-
-
-def drop_evidence(target: Any, handle: Handle, txn: Transaction) -> None:
-    unset_evidence(target, handle, txn)
-
-
 def add_files_again(target: Any, handle: Handle, txn: Transaction) -> None:
     """The rows of the second publication once more."""
     path = staged_uri(target, txn)
@@ -271,10 +251,10 @@ ICEBERG_DAMAGES = (
     Damage("compacted", compact, heals=True),
     Damage("compacted with a loss", compact_badly, ("rows-lost-in-rewrite",)),
     Damage("snapshots expired", expire, heals=True),
-    Damage("table dropped", lose_table, ("target-missing",)),
-    Damage("another table in its place", exchange_table, ("target-replaced",)),
-    Damage("branch rolled back", go_back, ("target-went-back",)),
-    Damage("catalog restored", restore_catalog, ("target-went-back", "evidence-behind")),
-    Damage("evidence unset", drop_evidence, ("evidence-behind",)),
+    Damage("table dropped", drop_table, ("target-missing",)),
+    Damage("another table in its place", replace_table, ("target-replaced",)),
+    Damage("branch rolled back", roll_back, ("target-went-back",)),
+    Damage("catalog restored", restore_older_metadata, ("target-went-back", "evidence-behind")),
+    Damage("evidence unset", unset_evidence, ("evidence-behind",)),
     Damage("files added again", add_files_again, ("rows-twice",)),
 )

@@ -95,7 +95,8 @@ class Damage:
 
     Args:
         name: for the test's name, such as "published file removed".
-        do: does it; called with the target, the handle of the second of three publications, and its transaction.
+        do: does it; called with the target, the handle of the second of three publications, and its transaction. What
+            it returns is not used: the `do` of a `Break` is one as well.
         codes: one of these is found, of that epoch, of the target as a whole, or of all epochs.
         deep: only reading the rows shows it.
         heals: it is healthy: nothing is to be found, such as of an OPTIMIZE.
@@ -103,7 +104,7 @@ class Damage:
     """
 
     name: str
-    do: Callable[[Any, Handle, Transaction], None]
+    do: Callable[[Any, Handle, Transaction], object]
     codes: tuple[str, ...] = ()
     deep: bool = False
     heals: bool = False
