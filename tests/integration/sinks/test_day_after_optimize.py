@@ -112,7 +112,9 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("optimizer", [pytest.param("Spark", marks=pytest.mark.heavy), "deltalake"])
+@pytest.mark.parametrize(
+    "optimizer", [pytest.param(name, marks=[pytest.mark.heavy] if name == "Spark" else []) for name in OPTIMIZERS]
+)
 def test_a_day_is_corrected_after_optimize(lake: Lake, optimizer: str) -> None:
     first = lake.publish(1, FIRST)
     lake.publish(2, SECOND)
