@@ -146,7 +146,7 @@ class _OutputProducer:
         read: dict[str, dict[str, list[int]]] = {}
         for name, ranges in self._ranges_by_source(checkpoint.ranges).items():
             source = self._select_source(name)
-            here = source.count_read(ranges) if isinstance(source, CountedRecords) else None
+            here = _count_read_here(source, ranges)
             if here is None and not self._bad.has_counted(name):
                 continue
             for range_ in ranges:
@@ -234,7 +234,8 @@ class _OutputProducer:
             rows_with_errors = _require_encoded_records(source).read_with_errors(self._spark, ranges)
             return self._bad.select_decoded(name, self._persist(rows_with_errors))
         batch = source.read(self._spark, ranges)
-        if can_lack or len(self._pipeline.sinks) > 1:
+        is_read_again = len(self._pipeline.sinks) > 1 and _count_read_here(source, ranges) is None
+        if can_lack or is_read_again:
             batch = self._persist(batch)  # each sink runs a job of its own: the source is read once for all
         if can_lack:
             self._bad.count_records(name, batch, isinstance(source, EncodedRecords))
@@ -281,6 +282,11 @@ def _find_time(view: View, checkpoint: Checkpoint) -> datetime:
     Of a repair it is that of the checkpoint that it repairs, whose rows it makes once more.
     """
     return checkpoint.interval.end if checkpoint.interval else view.require(checkpoint.origin).planned_at
+
+
+def _count_read_here(source: Source, ranges: Ranges) -> Mapping[tuple[str, int], int] | None:
+    """Return how many records of the ranges this process has read, as `CountedRecords` has it; None: it has not."""
+    return source.count_read(ranges) if isinstance(source, CountedRecords) else None
 
 
 def _require_encoded_records(source: Source) -> EncodedRecords:

@@ -50,11 +50,11 @@ def to_frame(spark: Any, table: pa.Table, decoded: Mapping[str, Any] | None = No
     """
     from pyspark.sql.types import StructType
 
-    from onceonly.spark.topics import SCHEMA as DDL
+    from onceonly.spark.topics import SCHEMA
 
-    row_type = spark.createDataFrame([], DDL).schema
+    row_type = StructType([*SCHEMA.fields])
     for name, column_type in (decoded or {}).items():
-        row_type = StructType([*row_type.fields]).add(name, column_type)
+        row_type.add(name, column_type)
     if not table.num_rows:
         return spark.createDataFrame([], row_type)
     return spark.createDataFrame(table, row_type).coalesce(1)

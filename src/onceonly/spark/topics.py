@@ -7,12 +7,28 @@ import re
 from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from onceonly.checkpoint.offsets import Ranges
 
-SCHEMA = (
-    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
-    "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+_HEADERS = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
+SCHEMA = (  # not as DDL, which takes a call of the JVM to parse
+    StructType()
+    .add("key", BinaryType())
+    .add("value", BinaryType())
+    .add("topic", StringType())
+    .add("partition", IntegerType())
+    .add("offset", LongType())
+    .add("timestamp", TimestampType())
+    .add("headers", _HEADERS)
 )
 PLACE = ("topic", "partition", "offset")  # of a record
 COLUMNS = ("key", "value", *PLACE, "timestamp", "headers")
