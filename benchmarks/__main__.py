@@ -48,6 +48,7 @@ def main(names: list[str]) -> None:
         raise SystemExit(f"no such benchmark: {', '.join(unknown)}. There are: {', '.join(MODULES)}")
     for name in names or MODULES:
         work = getattr(import_module(f"benchmarks.{MODULES[name]}"), name)
+        machine.await_calm()
         with TemporaryDirectory(prefix="onceonly-bench-") as folder:
             about = machine.about(Path(folder))
             result = work(Path(folder))

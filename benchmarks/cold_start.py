@@ -7,9 +7,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+import psutil
 
 from benchmarks.ratio import alternate
 from benchmarks.results import Result, ratio
@@ -48,10 +51,11 @@ def same(batch):
 
 
 def cold_start(folder: Path) -> Result:
-    """Seconds and CPU of each side; CPU counts this process's children, Spark's JVM among them."""
+    """Seconds and CPU of each side."""
     with _project(folder) as env:
         sides = {name: _Side(folder, name, env) for name in SIDES}
-        rows = alternate({name: side.run for name, side in sides.items()}, ROUNDS)
+        works = {name: side.run for name, side in sides.items()}
+        rows = alternate(works, ROUNDS, settle=lambda: [side.await_end() for side in sides.values()])
     sides_of = [[row for row in rows if row.measure in each] for each in (COLD, WARM)]
     return Result(
         "The first result",
@@ -59,7 +63,7 @@ def cold_start(folder: Path) -> Result:
         "the definition in a DAG file; `warm run` uses the server of `onceonly services up --spark`.",
         [*rows, *(ratio(first, other) for first, *others in sides_of for other in others)],
         settings={"optimising": OPTIMISING},
-        notes=["JVMs outlive their process by a moment, so that the CPU of the one before may count for the next."],
+        notes=["Each begins when the JVM of the one before has ended. The CPU is without that of a run's own JVM."],
     )
 
 
@@ -77,12 +81,21 @@ class _Side:
         here = {} if side in WARM else {"SPARK_REMOTE": ""}
         self._env = {**env, **bare, **slow, **here}
         create(env["ONCEONLY_KAFKA_BOOTSTRAP"], name, PARTITIONS)
+        self._session = 0
 
     def run(self) -> None:
         command = [sys.executable, "-c", self._program, "run", f"{self._file}:small"]
-        done = subprocess.run(command, env=self._env, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"{self._file.stem} failed:\n{done.stdout}\n{done.stderr}")
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, env=self._env, start_new_session=True, **pipes) as process:
+            self._session = process.pid
+            output, errors = process.communicate()
+        if process.returncode:
+            raise RuntimeError(f"{self._file.stem} failed:\n{output}\n{errors}")
+
+    def await_end(self) -> None:
+        """Wait for the JVM, which outlives the process that has started it by a moment."""
+        while any(_session_of(pid) == self._session for pid in psutil.pids()):
+            time.sleep(0.05)
 
 
 @contextmanager
@@ -100,6 +113,13 @@ def _project(folder: Path) -> Iterator[dict[str, str]]:
         yield {**os.environ, **ours, "ONCEONLY_KAFKA_BOOTSTRAP": bootstrap}
     finally:
         services.down()
+
+
+def _session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
 
 
 def _bare(folder: Path) -> Path:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
+import time
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +16,8 @@ PACKAGES = (
     "onceonly", "deltalake", "pyarrow", "pyspark", "delta-spark", "confluent-kafka", "kafka-python", "apache-airflow"
 )  # fmt: skip
 PROJECT = Path(__file__).parents[1]
+CALM = 1.0  # runnable processes, on average over a minute
+MAX_WAIT, PAUSE = 300.0, 10.0  # seconds
 
 
 def about(folder: Path) -> dict[str, Any]:
@@ -36,6 +40,14 @@ def about(folder: Path) -> dict[str, Any]:
 def load() -> list[float]:
     """Runnable processes, on average over 1, 5 and 15 minutes."""
     return [round(each, 2) for each in os.getloadavg()]
+
+
+def await_calm() -> None:
+    """Wait until what ran before is over: until at most one process is runnable, but not for ever."""
+    deadline = time.monotonic() + MAX_WAIT
+    while load()[0] > CALM and time.monotonic() < deadline:
+        print(f"waiting until the machine is calm: load {load()[0]}, at most {CALM:g} wanted", file=sys.stderr)
+        time.sleep(PAUSE)
 
 
 def _commit() -> str:

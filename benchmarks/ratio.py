@@ -14,16 +14,22 @@ Work = Callable[[], object]
 TICK = 0.01  # seconds: what the kernel counts in
 
 
-def alternate(sides: Mapping[str, Work], rounds: int, warm: int = 1, unit: str = "s") -> list[Row]:
+def alternate(
+    sides: Mapping[str, Work], rounds: int, warm: int = 1, unit: str = "s", settle: Work = lambda: None
+) -> list[Row]:
     """Times of each side: `warm` uncounted rounds, then `rounds` counted ones; the order turns round every time.
 
     Sides that take seconds have a second row: the CPU that they used, in this process and all below it, a broker
     included. It depends less on what else the machine does.
+
+    Args:
+        settle: waits, uncounted, for what a side has left running.
     """
     times: dict[str, list[float]] = {name: [] for name in sides}
     spent: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(warm + rounds):
         for name in list(sides) if number % 2 else reversed(list(sides)):
+            settle()
             before = cpu()
             took = seconds(sides[name])
             if number >= warm:
