@@ -127,6 +127,15 @@ class MemoryView(View):
         coverage = coverage_of(self.checkpoints.values(), [interval])
         return [gap for gap in coverage.gaps if gap.end <= interval.start]
 
+    def checkpoints_ending_last(self, time: datetime) -> list[Checkpoint]:
+        pinned = [
+            (checkpoint.interval.end, checkpoint)
+            for _, checkpoint in sorted(self.checkpoints.items())
+            if checkpoint.interval and checkpoint.interval.end <= time
+        ]
+        last = max((end for end, _ in pinned), default=None)
+        return [checkpoint for end, checkpoint in pinned if end == last]
+
     def _pinning(self, wanted: Callable[[Row], Any]) -> list[Checkpoint]:
         chain: Any = self.rows
         epochs = {row.epoch for row in chain.rows if row.event in PINS and wanted(row)}

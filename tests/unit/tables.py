@@ -53,12 +53,12 @@ class QuickTable(MemoryTable):
         return [row for row in chain.rows if row.epoch >= oldest or row.epoch in old]
 
     def superseding(self, pipeline: str, epochs: Sequence[int]) -> list[Checkpoint]:
-        later = [
-            checkpoint for checkpoint in fold(self.chain(pipeline).rows).values() if checkpoint.epoch > min(epochs)
-        ]
-        return [
-            checkpoint for checkpoint in later if checkpoint.replaces in epochs or _rewinds(checkpoint, max(epochs))
-        ]
+        found: dict[int, Checkpoint] = {}
+        for checkpoint in fold(self.chain(pipeline).rows).values():
+            is_later = checkpoint.epoch > min(epochs)
+            if is_later and (checkpoint.replaces in {*epochs, *found} or _rewinds(checkpoint, max(epochs))):
+                found[checkpoint.epoch] = checkpoint
+        return [*found.values()]
 
     def after_others(self, pipeline: str) -> list[Checkpoint]:
         return [checkpoint for checkpoint in fold(self.chain(pipeline).rows).values() if checkpoint.after]

@@ -15,6 +15,8 @@ import pytest
 
 from onceonly import error_codes
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "onceonly"
 OWN = re.compile(r"\bonceonly ((?:state )?[a-z][a-z-]+)((?: FILE\.py:NAME)?(?: [^.,;:)\n]*)?)")

@@ -15,6 +15,8 @@ from onceonly import error_codes
 from onceonly.cli import main
 from onceonly.kafka import airflow_connections
 
+pytestmark = pytest.mark.slow
+
 SOURCE = Path(__file__).parents[2] / "src" / "onceonly"
 OBJECT = r"(?:it|them|that|the|this|its|all|others|an?|by|these|those|exactly|both|'|\{)"
 DEEDS = re.compile(  # an imperative, of what commands of Onceonly or Airflow do

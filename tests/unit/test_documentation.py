@@ -16,6 +16,8 @@ from onceonly import documentation, error_codes
 from onceonly.cli import COMMANDS, main
 from onceonly.cli.help import SETTINGS
 
+pytestmark = pytest.mark.slow
+
 DOCS = Path(__file__).parents[2] / "docs"
 FILE = re.compile(r"\bdocs/[\w./-]*\.md")
 FILLED_IN = re.compile(r"\{(?:documentation\.)?name_page\('([\w-]+)'(?:, '([\w-]+)')?\)\}")

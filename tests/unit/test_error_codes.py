@@ -14,6 +14,8 @@ from onceonly import error_codes, errors
 from onceonly.cli import main
 from onceonly.runtime import spark_errors
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 CODE = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)+")

@@ -7,7 +7,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from onceonly import waits
+
+pytestmark = pytest.mark.slow
 
 SOURCE = Path(waits.__file__).parent
 # What may block for more than two seconds. A call of each is named, or stands below with the reason why not.

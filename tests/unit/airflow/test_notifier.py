@@ -19,7 +19,7 @@ from onceonly.errors import InDoubt, NotCommitted
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sinks import DeltaSink
 
-pytestmark = pytest.mark.usefixtures("airflow_home")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("airflow_home")]
 SECRET = "T000/B000/Kn0wn-t0-few"
 
 

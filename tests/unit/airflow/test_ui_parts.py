@@ -30,7 +30,7 @@ from onceonly.statetable.gaps import Coverage
 from onceonly.testing.fakes import FakeParts
 from onceonly.views.summary import Lag, Summary
 
-pytestmark = pytest.mark.usefixtures("airflow_home")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("airflow_home")]
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 

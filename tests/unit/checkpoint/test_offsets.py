@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from random import Random
 
+import pytest
 from codes import raises
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -21,6 +22,8 @@ from onceonly.checkpoint.offsets import (
     require_in_log,
 )
 from onceonly.errors import SourceLost
+
+pytestmark = pytest.mark.slow
 
 PARTITIONS = st.integers(0, 7)
 OFFSETS = st.integers(0, 2**40)

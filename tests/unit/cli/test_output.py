@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 COMMAND = """
 import sys
 import click

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 COMMAND = """
 import os, sys, time
 import click

@@ -23,6 +23,8 @@ from onceonly.pipeline.sources import DeltaSource, FileSource, KafkaSource
 from onceonly.sinks.files.sink import FileWriter
 from onceonly.views import provenance as lineage
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def chain(tmp_path: Path) -> FileChain:

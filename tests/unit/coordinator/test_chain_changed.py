@@ -28,6 +28,8 @@ from onceonly.statetable.location import relocate
 from onceonly.statetable.table import StateTable
 from onceonly.views import provenance as lineage
 
+pytestmark = pytest.mark.slow
+
 LATER = minutes(20, 30)
 
 

@@ -22,6 +22,8 @@ from onceonly.errors import ActionNeeded, TargetWentBack
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.testing.fakes import FakeParts, FakeSink, FakeSource
 
+pytestmark = pytest.mark.slow
+
 THREE = [DeltaSink(name, name) for name in ("lake", "files", "late")]
 FIVE = [0, 1, 2, 3, 4]
 NEVER: Any = None  # the handles of these sinks are never replaced

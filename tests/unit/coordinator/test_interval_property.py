@@ -23,6 +23,8 @@ from onceonly.pipeline.sources import KafkaSource
 from onceonly.statetable.table import StateTable
 from onceonly.testing.fakes import FakeParts, FakeSource
 
+pytestmark = pytest.mark.slow
+
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 FLIGHTS = Pipeline(
     name="flights",

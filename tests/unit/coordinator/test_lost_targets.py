@@ -33,6 +33,8 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink, StateSink
 from onceonly.testing.fakes import FakeParts, FakeSink
 
+pytestmark = pytest.mark.slow
+
 THIRD = minutes(20, 30)
 
 

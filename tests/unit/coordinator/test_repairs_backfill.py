@@ -20,6 +20,8 @@ from onceonly.checkpoint.model import Checkpoint
 from onceonly.coordinator.reprocess import make_request
 from onceonly.errors import Busy, Fenced, InvalidPipeline, StageAgain
 
+pytestmark = pytest.mark.slow
+
 DAYS = [minutes(10 * number, 10 * number + 10) for number in range(8)]
 RECORDS = range(80)
 KEEP = {"keep": ["late"], "reason": "rates"}

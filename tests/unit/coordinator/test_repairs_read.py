@@ -28,6 +28,8 @@ from onceonly.pipeline.sinks import DeltaSink, FileSink
 from onceonly.pipeline.sources import DeltaSource
 from onceonly.views import provenance
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[..., Chain]
 THIRD = minutes(20, 30)
 

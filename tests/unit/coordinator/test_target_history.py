@@ -18,6 +18,8 @@ from onceonly.errors import ActionNeeded, InvalidPipeline, NotCommitted, Outcome
 from onceonly.pipeline.sinks import DeltaSink, StateSink
 from onceonly.testing.fakes import FakeSink
 
+pytestmark = pytest.mark.slow
+
 THREE = [DeltaSink("lake", "lake"), DeltaSink("files", "files"), DeltaSink("late", "late")]
 ANN = Acceptance("ann", "the copy is all there is")
 

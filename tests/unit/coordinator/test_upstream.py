@@ -24,6 +24,8 @@ from onceonly.pipeline.sinks import DeltaSink, Merge
 from onceonly.pipeline.sources import DeltaSource, KafkaSource
 from onceonly.views import provenance as lineage
 
+pytestmark = pytest.mark.slow
+
 READ = "after 'first': table 'lake', which its sink 'lake' writes, is read"
 
 

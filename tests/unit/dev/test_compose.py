@@ -14,6 +14,8 @@ import yaml
 from onceonly.settings import VARIABLES
 from onceonly.spark import jars
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

@@ -32,6 +32,8 @@ from onceonly.testing.contract import SINK, Break, SinkContract
 from onceonly.testing.fakes import FakeParts, FakeSource
 from onceonly.views import descriptions, queries
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 

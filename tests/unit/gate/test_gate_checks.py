@@ -23,6 +23,8 @@ from onceonly.pipeline.gate import Fresh, Gate
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
 
+pytestmark = pytest.mark.slow
+
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 DAY = 86_400
 

@@ -25,6 +25,8 @@ from onceonly.gate.expectations import Subject, judge
 from onceonly.gate.reductions import ExpectationResult, LocalRows, conclude
 from onceonly.gate.suites import Suite
 
+pytestmark = pytest.mark.slow
+
 CENTS = pa.array([Decimal("0.01"), Decimal("99.99"), Decimal("5.00"), None], pa.decimal128(10, 2))
 
 

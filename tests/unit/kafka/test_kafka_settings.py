@@ -22,6 +22,8 @@ from onceonly.kafka.client_settings import (
 )
 from onceonly.kafka.connection import SPELLINGS, KafkaConnection
 
+pytestmark = pytest.mark.slow
+
 TLS = {"bootstrap.servers": "one:9093", "security.protocol": "SSL"}
 SCRAM = {
     "security.protocol": "SASL_SSL",

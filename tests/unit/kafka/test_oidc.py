@@ -16,6 +16,8 @@ from codes import raises
 from onceonly.errors import NotCommitted
 from onceonly.kafka.oidc import Tokens
 
+pytestmark = pytest.mark.slow
+
 
 class Endpoint(HTTPServer):
     """Gives the same answer to everybody, and keeps what it was asked."""

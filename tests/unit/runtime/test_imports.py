@@ -12,6 +12,8 @@ from patience import PATIENCE
 from onceonly.pipeline import sinks as sink_configs
 from onceonly.pipeline.sink_config import SinkConfig
 
+pytestmark = pytest.mark.slow
+
 ENGINES = {"airflow", "great_expectations", "pandas", "pyspark"}
 WRITERS = sorted(
     {

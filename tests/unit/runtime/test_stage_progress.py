@@ -77,7 +77,7 @@ def test_storage_that_fails_ends_no_stage(world: World, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("text", ["", "{", "{}", json.dumps({"since": "yesterday"})])
 def test_a_damaged_file_says_nothing(world: World, text: str) -> None:
     file = job_report.ProgressFile.of_attempt(world.state.uri, world.now(1))
-    Path(file.uri).parent.mkdir(exist_ok=True)
+    Path(file.uri).parent.mkdir(parents=True, exist_ok=True)
     Path(file.uri).write_text(text)
     assert read_progress(world.state.uri, world.now(1)) is None
 

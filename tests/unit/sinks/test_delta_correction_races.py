@@ -26,6 +26,8 @@ from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.checkpoint.sink import Outcome
 from onceonly.errors import CannotPublish, InvalidPipeline, OutcomeUnknown
 
+pytestmark = pytest.mark.slow
+
 NEVER: Any = None
 COLUMN = "published_by"
 PIPELINES = ("flights", "trains")

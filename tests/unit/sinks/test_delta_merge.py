@@ -29,6 +29,8 @@ from onceonly.sinks.delta import sink as delta
 from onceonly.storage import durability
 from onceonly.testing.fakes import FakeReceipts
 
+pytestmark = pytest.mark.slow
+
 RECEIPTS = FakeReceipts(Path("none"))  # a Delta sink never replaces a handle
 Change = tuple[int, int, str, str]  # key, order, text, day
 

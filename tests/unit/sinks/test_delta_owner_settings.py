@@ -19,6 +19,8 @@ from onceonly.sinks.delta import append
 from onceonly.sinks.delta.errors import TRANSACTION_RETENTION
 from onceonly.sinks.delta.handle import DeltaHandle
 
+pytestmark = pytest.mark.slow
+
 DAYS = 24 * 3600
 EVERY, KEPT, CLEANUP = "delta.checkpointInterval", "delta.logRetentionDuration", "delta.enableExpiredLogCleanup"
 Publish = Callable[[LightDelta, Any, int], Any]

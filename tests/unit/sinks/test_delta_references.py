@@ -18,6 +18,8 @@ from onceonly.delta import log_files, log_summary, table_files, txn_identifiers
 from onceonly.errors import CannotPublish, OutcomeUnknown
 from onceonly.sinks.delta import staged_folders, staged_table
 
+pytestmark = pytest.mark.slow
+
 NEVER: Any = None
 
 

@@ -22,6 +22,8 @@ from onceonly.errors import CannotPublish, InvalidPipeline
 from onceonly.sinks.delta import lineage, replacement
 from onceonly.sinks.delta.handle import DeltaHandle
 
+pytestmark = pytest.mark.slow
+
 NEVER: Any = None
 COLUMN = "published_by"
 

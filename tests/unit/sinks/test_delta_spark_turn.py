@@ -21,6 +21,8 @@ from onceonly.sinks.delta.handle import DeltaHandle
 from onceonly.sinks.delta.schema import Change
 from onceonly.sinks.delta.sink import DeltaWriter
 
+pytestmark = pytest.mark.slow
+
 NEVER: Any = None
 BUCKET = "s3://bucket/lake"
 

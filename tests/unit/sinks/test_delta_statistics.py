@@ -22,6 +22,8 @@ from onceonly.delta import statistics
 from onceonly.pipeline.sinks import Merge
 from onceonly.sinks.delta import in_process_writer
 
+pytestmark = pytest.mark.slow
+
 LONG = "x" * 40
 
 

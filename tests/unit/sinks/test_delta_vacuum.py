@@ -19,6 +19,8 @@ from onceonly.pipeline.sinks import DeltaSink
 from onceonly.sinks.delta import rehearsal
 from onceonly.sinks.delta.handle import DeltaHandle
 
+pytestmark = pytest.mark.slow
+
 DAYS, HOURS = 24 * 3600, 3600
 WAYS: dict[str, Any] = {
     "append": LightDelta,

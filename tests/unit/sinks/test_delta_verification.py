@@ -22,6 +22,8 @@ from onceonly.checkpoint.verification import Judgement
 from onceonly.errors import OutcomeUnknown
 from onceonly.sinks.delta import file_check
 
+pytestmark = pytest.mark.slow
+
 COLUMN = "published_by"
 
 

@@ -35,6 +35,8 @@ from onceonly.storage.local import LocalFiles
 from onceonly.storage.own_paths import OwnPath
 from onceonly.testing.fakes import FakeReceipts
 
+pytestmark = pytest.mark.slow
+
 STATE = "0123456789abcdef0123456789abcdef"
 FILES = 3
 

@@ -11,6 +11,8 @@ import pytest
 from unit.lightfiles import LightFiles
 from unit.shelves import TAKEN_BACK, Codes, FileShelf, parametrize
 
+pytestmark = pytest.mark.slow
+
 ALL_RIGHT = [(1, "right"), (2, "right"), (3, "right")]
 
 

@@ -23,6 +23,8 @@ from onceonly.sinks.kafka import gate_view, registered_schemas
 from onceonly.sinks.kafka.registered_schemas import read_parts, require_heads
 from onceonly.spark import arrow
 
+pytestmark = pytest.mark.slow
+
 LATE = {"type": "record", "name": "Late", "namespace": "shop", "fields": [{"name": "id", "type": "int"}]}
 MORE = {**LATE, "fields": [*LATE["fields"], {"name": "price", "type": "double"}]}  # cannot read older values
 

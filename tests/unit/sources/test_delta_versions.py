@@ -18,6 +18,8 @@ from onceonly.delta import versions
 from onceonly.errors import InvalidPipeline, SourceLost
 from onceonly.pipeline.sources import DeltaSource, source_json
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:

@@ -22,6 +22,8 @@ from onceonly.sources.files import FileReader
 from onceonly.storage.local import LocalFiles
 from onceonly.storage.own_paths import OwnPath
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:

@@ -19,6 +19,8 @@ from onceonly.pipeline.sources import KafkaSource
 from onceonly.sources.registered_values import RegisteredPart, list_registered_parts
 from onceonly.spark import arrow
 
+pytestmark = pytest.mark.slow
+
 ORDER = file(message("Order", field(1, "id", "int32")))
 
 

@@ -16,6 +16,8 @@ from onceonly.errors import NotCommitted
 from onceonly.settings import Settings
 from onceonly.spark import jvm
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def jars(tmp_path: Path) -> Path:

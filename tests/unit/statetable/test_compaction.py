@@ -18,6 +18,8 @@ from onceonly.statetable import table as state
 from onceonly.statetable.table import StateTable
 from onceonly.storage.objects import Objects
 
+pytestmark = pytest.mark.slow
+
 MERGES = 3
 
 

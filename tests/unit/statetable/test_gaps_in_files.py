@@ -17,6 +17,8 @@ from onceonly.checkpoint.offsets import Interval
 from onceonly.statetable import table as state
 from onceonly.statetable.table import StateTable
 
+pytestmark = pytest.mark.slow
+
 CLAIM = {"nonce": "n", "state_id": "s", "worker": "w"}
 
 

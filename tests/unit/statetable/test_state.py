@@ -23,6 +23,8 @@ from onceonly.statetable.log import Commit, Taken
 from onceonly.statetable.table import Conflict, Snapshot, StateTable
 from onceonly.statetable.view import View
 
+pytestmark = pytest.mark.slow
+
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 RANGE = TopicRange("flights", "id-1", {0: (0, 8)})
 PLAN = {"definition": {"name": "flights"}, "ranges": [RANGE.to_json()]}

@@ -105,6 +105,8 @@ def test_checkpoints_are_found_by_owner_interval_and_boundary(table):
     assert (before.time, before.offsets) == (NOON + timedelta(hours=2), {0: 9})
     assert (after.time, after.offsets) == (NOON + timedelta(hours=5), {0: 9})
     assert view.boundaries(NOON - timedelta(hours=1), "t")[0] is None
+    ends = [view.checkpoints_ending_last(NOON + timedelta(hours=hour)) for hour in (0, 2, 5, 6)]
+    assert [[cp.epoch for cp in found] for found in ends] == [[], [2], [2], [3]]
 
 
 def test_gaps_before_an_interval_are_what_nothing_covers(table):

@@ -18,6 +18,8 @@ from onceonly.storage import own_paths
 from onceonly.storage.folders import Folders
 from onceonly.storage.own_paths import OwnPath
 
+pytestmark = pytest.mark.slow
+
 TXN = Transaction("0123456789abcdef0123456789abcdef", "flights", "lake", 7, 1, "0a1b2c3d4e5f")
 STEM = "flights-lake-000007-01234567"
 OWN = [

@@ -17,6 +17,8 @@ from onceonly.testing.fakes import FakeSource
 from onceonly.verification.result import Verification
 from onceonly.verification.verify import Verifier
 
+pytestmark = pytest.mark.slow
+
 
 class Tables(Durable):
     """A pipeline with two Delta tables, in which rows are numbers."""

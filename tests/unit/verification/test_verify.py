@@ -28,6 +28,8 @@ from onceonly.verification.records import read_records
 from onceonly.verification.result import Subject, Verification
 from onceonly.verification.verify import Verifier
 
+pytestmark = pytest.mark.slow
+
 LAKE, TOPIC, STATE = Subject("sink", "lake"), Subject("source", "flights"), Subject("state table")
 
 

@@ -18,6 +18,8 @@ from onceonly.kafka.registry import avro_schema
 from onceonly.kafka.registry.client import Registry, RegistryConnection
 from onceonly.runtime.live_services import LiveServices
 
+pytestmark = pytest.mark.slow
+
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]}
 
 
