@@ -81,7 +81,7 @@ class _Side:
         here = {} if side in WARM else {"SPARK_REMOTE": ""}
         self._env = {**env, **bare, **slow, **here}
         create(env["ONCEONLY_KAFKA_BOOTSTRAP"], name, PARTITIONS)
-        self._session = 0
+        self._session: int | None = None  # of the processes of the last run
 
     def run(self) -> None:
         command = [sys.executable, "-c", self._program, "run", f"{self._file}:small"]
@@ -94,7 +94,7 @@ class _Side:
 
     def await_end(self) -> None:
         """Wait for the JVM, which outlives the process that has started it by a moment."""
-        while any(_session_of(pid) == self._session for pid in psutil.pids()):
+        while self._session and any(_session_of(pid) == self._session for pid in psutil.pids()):
             time.sleep(0.05)
 
 
