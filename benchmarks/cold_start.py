@@ -7,8 +7,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -55,7 +54,7 @@ def cold_start(folder: Path) -> Result:
     with _project(folder) as env:
         sides = {name: _Side(folder, name, env) for name in SIDES}
         works = {name: side.run for name, side in sides.items()}
-        rows = alternate(works, ROUNDS, settle=lambda: [side.await_end() for side in sides.values()])
+        rows = alternate(works, ROUNDS, settle=lambda: _await_ends(sides.values()))
     sides_of = [[row for row in rows if row.measure in each] for each in (COLD, WARM)]
     return Result(
         "The first result",
@@ -92,10 +91,9 @@ class _Side:
         if process.returncode:
             raise RuntimeError(f"{self._file.stem} failed:\n{output}\n{errors}")
 
-    def await_end(self) -> None:
-        """Wait for the JVM, which outlives the process that has started it by a moment."""
-        while self._session and any(_session_of(pid) == self._session for pid in psutil.pids()):
-            time.sleep(0.05)
+    def list_processes(self) -> list[psutil.Process]:
+        """Return what is left of the last run: its JVM, which outlives the process that has started it by a moment."""
+        return [process for process in psutil.process_iter() if _session_of(process.pid) == self._session]
 
 
 @contextmanager
@@ -113,6 +111,10 @@ def _project(folder: Path) -> Iterator[dict[str, str]]:
         yield {**os.environ, **ours, "ONCEONLY_KAFKA_BOOTSTRAP": bootstrap}
     finally:
         services.down()
+
+
+def _await_ends(sides: Iterable[_Side]) -> None:
+    psutil.wait_procs([process for side in sides for process in side.list_processes()])
 
 
 def _session_of(pid: int) -> int | None:

@@ -234,9 +234,9 @@ class _OutputProducer:
             rows_with_errors = _require_encoded_records(source).read_with_errors(self._spark, ranges)
             return self._bad.select_decoded(name, self._persist(rows_with_errors))
         batch = source.read(self._spark, ranges)
-        is_read_again = len(self._pipeline.sinks) > 1 and _count_read_here(source, ranges) is None
-        if can_lack or is_read_again:
-            batch = self._persist(batch)  # each sink runs a job of its own: the source is read once for all
+        has_several_sinks = len(self._pipeline.sinks) > 1
+        if can_lack or (has_several_sinks and _count_read_here(source, ranges) is None):
+            batch = self._persist(batch)  # each sink runs a job of its own: Spark reads the source once for all
         if can_lack:
             self._bad.count_records(name, batch, isinstance(source, EncodedRecords))
         return batch

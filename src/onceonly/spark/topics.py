@@ -7,15 +7,7 @@ import re
 from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructType, TimestampType
 
 from onceonly.checkpoint.offsets import Ranges
 
@@ -31,7 +23,7 @@ SCHEMA = (  # not as DDL, which takes a call of the JVM to parse
     .add("headers", _HEADERS)
 )
 PLACE = ("topic", "partition", "offset")  # of a record
-COLUMNS = ("key", "value", *PLACE, "timestamp", "headers")
+COLUMNS = tuple(SCHEMA.names)
 CONSUMER_OPTIONS = {  # for a backlog. None makes a reader wait (fetch.min.bytes would, at the end of a range)
     "max.poll.records": "10000",  # Kafka's default of 500 takes 50 % more CPU, here and on the broker
     "max.partition.fetch.bytes": str(8 << 20),  # a task reads one partition; the default is 1 MiB
