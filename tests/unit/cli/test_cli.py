@@ -281,7 +281,6 @@ def test_recover_tries_everything_and_ends_with_the_first_error(onceonly: Invoke
     assert became == [("first", "staged", "staged"), ("second", "planned", "aborted")]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("as_json", [True, False])
 def test_status_shows_the_others_where_the_rows_of_one_pipeline_are_damaged(
     as_json: bool, onceonly: Invoke, table: Table

@@ -211,7 +211,6 @@ def test_an_interval_that_is_said_to_be_published_has_no_versions(days: Chain) -
 # ---- the state table of both
 
 
-@pytest.mark.slow
 def test_a_state_table_that_went_back_reads_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the lost checkpoints of both have published stays what it is: a person says how far each of them was."""
     monkeypatch.setattr("unit.tables.make", real)

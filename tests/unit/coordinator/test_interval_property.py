@@ -210,7 +210,6 @@ def test_in_a_log_in_order_each_interval_holds_just_the_records_of_its_time(cuts
             assert [r["value"] for r in rows] == [m for m in minutes if interval.start <= at(m) < interval.end]
 
 
-@pytest.mark.slow
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(histories())
 @example([Run(5, 9, ((0, 3), (0, 7), (0, 3))), Run(0, 5, ((1, 2),)), Run(9, 12, ((1, 10), (0, 4)))])
@@ -223,7 +222,6 @@ def test_the_same_through_the_state_table(history):
         check(recorded(state))
 
 
-@pytest.mark.slow
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(histories())
 @example([Run(m, m + 3, ((0, 11 - m), (1, m), (0, m))) for m in (6, 0, 9, 3)])

@@ -244,7 +244,6 @@ def test_what_programs_read_has_it(world: World) -> None:
     assert (shown["handles"]["out"]["rows"], shown["published"]["out"]["rows"], shown["rows"]) == (2, 2, 2)
 
 
-@pytest.mark.slow
 def test_the_pages_show_it(world: World, airflow_home: None) -> None:
     app = pytest.importorskip("onceonly.airflow.ui.app")
     from starlette.requests import Request

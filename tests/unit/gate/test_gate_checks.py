@@ -164,7 +164,6 @@ def test_what_holds_no_times_cannot_be_fresh(tmp_path, column, why):
     assert refused.value.why == why
 
 
-@pytest.mark.slow
 def test_bounds_import_no_great_expectations():
     program = """
 import sys

@@ -240,7 +240,6 @@ def test_any_split_of_the_rows_has_one_verdict(name, rows):
     assert judged >= 20
 
 
-@pytest.mark.slow
 def test_every_expectation_that_ships_is_known():
     import great_expectations  # noqa: F401
     from great_expectations.expectations.registry import list_registered_expectation_implementations

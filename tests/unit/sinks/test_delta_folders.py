@@ -206,7 +206,6 @@ def run(through: tuple[Coordinator, Pipeline, FakeParts], number: int) -> Checkp
     return coordinator.commit("p", planned.epoch)
 
 
-@pytest.mark.slow
 def test_a_sweep_asks_the_state_table_for_nothing_that_is_settled(
     through: tuple[Coordinator, Pipeline, FakeParts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -304,7 +304,6 @@ def merge_into(folder: str, handle: Handle) -> bool:
     return lake.commit(handle, 2, RECEIPTS).already
 
 
-@pytest.mark.slow
 def test_one_merge_by_several_processes_has_one_effect(lake: LightMerge) -> None:
     publish(lake, 1, *(change(key, 1) for key in range(100)))
     handle = lake.stage(transaction(2), [change(key, 2) for key in range(50, 150)])

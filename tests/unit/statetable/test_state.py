@@ -120,7 +120,6 @@ def test_tidying_in_between_disturbs_no_writer(table, uri, monkeypatch):
     assert sequence(table) == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.slow
 def test_history_over_many_log_checkpoints_keeps_every_row(table, monkeypatch):
     monkeypatch.setattr(state, "MAX_UNMERGED_ROWS", 20)
     view = table.view("flights")
@@ -632,14 +631,12 @@ def hammer(uri: str, rows: int) -> None:
             continue
 
 
-@pytest.mark.slow
 def test_threads_on_one_pipeline_leave_no_hole_and_no_repeat(table, uri):
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(hammer, [uri] * 3, [5] * 3))
     assert sequence(table) == list(range(1, 16))
 
 
-@pytest.mark.slow
 def test_processes_on_one_pipeline_leave_no_hole_and_no_repeat(uri):
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:  # the table too is made by the first
         list(pool.map(hammer, [uri] * 2, [8] * 2))
