@@ -10,7 +10,7 @@ VENV := .venv/made-for-$(HERE)
 DEPS := .venv/dependencies-$(HERE)
 SELF := .venv/onceonly-$(HERE)
 JARS := .jars/complete
-WRITER := src/onceonly/spark/jars/onceonly-writer.jar
+WRITER := src/onceonly/spark/jars/onceonly-jvm.jar
 PACKAGES := $(wildcard packages/*)
 SITE := .venv-docs/made-for-$(HERE)
 

@@ -10,7 +10,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCES = Path("src/java")
-JAR = Path("src/onceonly/spark/jars/onceonly-writer.jar")
+JAR = Path("src/onceonly/spark/jars/onceonly-jvm.jar")
 VERSION = "onceonly/kafka/version"  # in the jar
 
 

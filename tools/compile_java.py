@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from build_hook import source_version
 
 from onceonly.settings import Settings
-from onceonly.spark import jvm, writer_jar
+from onceonly.spark import jvm, jvm_jar
 
 SOURCES = Path(__file__).parent.parent / "src" / "java"
 JAVA = "17"  # the oldest that Spark 4 takes
@@ -26,13 +26,13 @@ FIRST_DAY = (1980, 1, 1, 0, 0, 0)  # of a zip file
 
 def main() -> None:
     version = source_version(SOURCES)
-    if writer_jar.packaged_version() == version:
+    if jvm_jar.packaged_version() == version:
         return
     with TemporaryDirectory() as folder:
         compile_classes(Path(folder))
-        (Path(folder) / writer_jar.VERSION).write_text(version, encoding="ascii")
-        write_jar(Path(folder), writer_jar.PACKAGED)
-    print(f"{writer_jar.PACKAGED.name}: compiled from sources {version}")
+        (Path(folder) / jvm_jar.VERSION).write_text(version, encoding="ascii")
+        write_jar(Path(folder), jvm_jar.PACKAGED)
+    print(f"{jvm_jar.PACKAGED.name}: compiled from sources {version}")
 
 
 def compile_classes(folder: Path) -> None:

@@ -149,7 +149,7 @@ def test_the_wheel_has_what_is_needed_and_nothing_else(wheel: Path) -> None:
         entry_points = file.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
     needed = {"py.typed", "runtime/jobs/stage.py", "runtime/jobs/gate.py", "spark/jars/ivy.xml"}
     needed |= {"spark/jars/ivysettings.xml", "airflow/ui/templates/page.html", "airflow/ui/static/onceonly.css"}
-    needed |= {"spark/jars/onceonly-writer.jar", "cli/project/dags/NAME.py.template", "cli/project/.gitignore.template"}
+    needed |= {"spark/jars/onceonly-jvm.jar", "cli/project/dags/NAME.py.template", "cli/project/.gitignore.template"}
     needed |= {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")} | {"docs/alerts.rules.yml"}
     assert {f"onceonly/{name}" for name in needed} <= names
     assert not [name for name in names if name.endswith((".svg", ".png"))]
@@ -171,7 +171,7 @@ def test_without_the_jar_of_its_sources_nothing_is_built(tmp_path: Path, target:
     build = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(tmp_path / "dist")]
     subprocess.run(build, cwd=checkout, check=True, capture_output=True, timeout=PATIENCE)
     if damage == "no jar":
-        next(checkout.rglob("onceonly-writer.jar")).unlink()
+        next(checkout.rglob("onceonly-jvm.jar")).unlink()
     else:
         (checkout / "src" / "java" / "onceonly" / "kafka" / "More.java").write_text("package onceonly.kafka;")
     refused = subprocess.run(build, cwd=checkout, capture_output=True, text=True, timeout=PATIENCE)

@@ -197,13 +197,13 @@ def _check_session(remote: str, settings: Settings, user: str) -> str:
     Args:
         user: for whom it is, in the note that is returned.
     """
-    from onceonly.spark import connect, writer_jar
+    from onceonly.spark import connect, jvm_jar
 
-    writes_to_kafka = connect.require_session(remote, settings.home)
+    has_jar = connect.require_session(remote, settings.home)
     note = f"Spark opens sessions for {user}"
-    if writes_to_kafka:
-        return f"{note}, and writes to Kafka by itself"
-    return f"{note}; it has no {writer_jar.JAR_NAME} (of `onceonly jars`), so Python workers write to Kafka"
+    if has_jar:
+        return f"{note}, and has {jvm_jar.JAR_NAME}"
+    return f"{note}; without {jvm_jar.JAR_NAME} (of `onceonly jars`) it reads topics slowly, and Python writes to Kafka"
 
 
 def _list_airflow_limits() -> list[str]:

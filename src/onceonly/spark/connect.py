@@ -19,7 +19,7 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicyState
 
 from onceonly.errors import InvalidPipeline
-from onceonly.spark import writer_jar
+from onceonly.spark import jvm_jar
 from onceonly.spark.conf import TOKEN_FILE
 from onceonly.waits import wait_for
 
@@ -77,11 +77,11 @@ def _is_same_server(embedded: str, remote: str) -> bool:
 
 
 def require_session(remote: str, home: Path) -> bool:
-    """Open a session of its own and close it again; returns whether its Spark can write to Kafka by itself.
+    """Open a session of its own and close it again; returns whether its Spark has the jar of this package.
 
     Raises:
         InvalidPipeline: the server refused the token, no session can be had from it, or it has another version of
-            the jar that writes to Kafka.
+            that jar.
     """
     from pyspark.sql import SparkSession
 
@@ -92,7 +92,7 @@ def require_session(remote: str, home: Path) -> bool:
     try:
         with wait_for(name_server(remote)), explain_refused_token(remote, connected.client):
             connected.range(1).count()
-            return writer_jar.is_in_session(connected)
+            return jvm_jar.is_in_session(connected)
     except SparkConnectGrpcException as error:
         raise InvalidPipeline(
             f"the Spark Connect server at {place} gives no session.",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import reduce
 from operator import or_
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
 from onceonly.errors import InvalidPipeline
+from onceonly.spark import jvm_jar
 from onceonly.spark.row_files import quote_name
 from onceonly.spark.topics import PLACE
 
@@ -18,14 +21,30 @@ FAILURE_PATTERN = re.compile(r"onceonly: in the rows for sink '(.+?)' column '(.
 MAX_CAUSES = 20  # of one error that are read
 
 
+IsValid = Callable[[Column], Column]  # of a string: whether it is valid UTF-8; null, or true, of null
+CATALOG, JAR_CATALOG = "onceonly_functions", "onceonly.text.Functions"
+
+
+def find_check(spark: Any) -> IsValid:
+    """Return the fastest check that a session has: that of the jar takes a tenth of the time of Spark's own.
+
+    Raises:
+        InvalidPipeline: the session has another version of the jar than this package.
+    """
+    if not jvm_jar.is_in_session(spark):
+        return is_valid
+    spark.conf.set(f"spark.sql.catalog.{CATALOG}", JAR_CATALOG)
+    return lambda text: F.call_function(f"{CATALOG}.is_utf8", text)
+
+
 def is_valid(text: Column) -> Column:
-    """Return whether a string is valid UTF-8; null for null."""
+    """Return whether a string is valid UTF-8, by Spark's own functions; null for null."""
     if hasattr(F, "is_valid_utf8"):  # since Spark 4
         return F.is_valid_utf8(text)
     return F.encode(F.decode(text.cast("binary"), "UTF-8"), "UTF-8") == text.cast("binary")
 
 
-def check_text(rows: DataFrame, sink: str) -> DataFrame:
+def check_text(rows: DataFrame, sink: str, is_valid: IsValid = is_valid) -> DataFrame:
     """Return the same rows; one with a text that is not UTF-8, at any depth, fails whatever reads it.
 
     See `explain_text_error`.
@@ -35,7 +54,7 @@ def check_text(rows: DataFrame, sink: str) -> DataFrame:
     columns = []
     for field in rows.schema:
         column = F.col(quote_name(field.name))
-        is_bad = _is_bad(field.dataType, column)
+        is_bad = _is_bad(field.dataType, column, is_valid)
         if is_bad is not None:
             message = _failure_message(rows, sink, field.name)
             column = F.when(F.coalesce(is_bad, F.lit(False)), F.raise_error(message)).otherwise(column)
@@ -89,36 +108,36 @@ def _list_messages(error: BaseException | None) -> list[str]:
     return texts
 
 
-def _is_bad(kind: DataType, column: Column) -> Column | None:
+def _is_bad(kind: DataType, column: Column, is_valid: IsValid) -> Column | None:
     """Return whether some text in it is not UTF-8. None: there is no text in it."""
     match kind:
         case StringType():
             return ~is_valid(column)
         case ArrayType():
-            return _has_bad_item(kind.elementType, column)
+            return _has_bad_item(kind.elementType, column, is_valid)
         case MapType():
-            has_bad_key = _has_bad_item(kind.keyType, F.map_keys(column))
-            has_bad_value = _has_bad_item(kind.valueType, F.map_values(column))
+            has_bad_key = _has_bad_item(kind.keyType, F.map_keys(column), is_valid)
+            has_bad_value = _has_bad_item(kind.valueType, F.map_values(column), is_valid)
             return _join_by_or(has_bad_key, has_bad_value)
         case StructType():
-            return _has_bad_field(kind, column)
+            return _has_bad_field(kind, column, is_valid)
         case _:
             return None
 
 
-def _has_bad_field(kind: StructType, column: Column) -> Column | None:
+def _has_bad_field(kind: StructType, column: Column, is_valid: IsValid) -> Column | None:
     conditions = []
     for field in kind:
-        conditions.append(_is_bad(field.dataType, column.getField(field.name)))
+        conditions.append(_is_bad(field.dataType, column.getField(field.name), is_valid))
     return _join_by_or(*conditions)
 
 
-def _has_bad_item(kind: DataType, items: Column) -> Column | None:
-    if _is_bad(kind, F.lit(None)) is None:
+def _has_bad_item(kind: DataType, items: Column, is_valid: IsValid) -> Column | None:
+    if _is_bad(kind, F.lit(None), is_valid) is None:
         return None
 
     def is_bad(item: Column) -> Column:
-        is_bad_item = _is_bad(kind, item)
+        is_bad_item = _is_bad(kind, item, is_valid)
         assert is_bad_item is not None
         return F.coalesce(is_bad_item, F.lit(False))
 

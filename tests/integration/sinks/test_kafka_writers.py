@@ -24,7 +24,7 @@ from onceonly.pipeline.sinks import KafkaSink
 from onceonly.settings import Settings, Writer
 from onceonly.sinks.kafka import jvm_writer, spool
 from onceonly.sinks.kafka.sink import KafkaWriter
-from onceonly.spark import writer_jar
+from onceonly.spark import jvm_jar
 from onceonly.testing.fakes import FakeReceipts
 
 pytestmark = pytest.mark.integration
@@ -267,17 +267,17 @@ def test_plan_and_settings_show_no_login(
 def test_a_jar_of_another_version_is_refused(
     tmp_path: Path, broker: str, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_jar, "packaged_version", lambda: "0123456789ab")
+    monkeypatch.setattr(jvm_jar, "packaged_version", lambda: "0123456789ab")
     for writer in ("jvm", "auto"):
         staged = Staged(tmp_path, broker, [new_topic(broker, 1)], writer)  # type: ignore[arg-type]
-        with raises(InvalidPipeline, "writer-jar-differs"):
+        with raises(InvalidPipeline, "jvm-jar-differs"):
             staged.stage(spark.createDataFrame([row()(staged.topics)], TYPES))
 
 
 def test_without_the_jar_python_writes(
     tmp_path: Path, broker: str, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_jar, "packaged_version", lambda: None)
+    monkeypatch.setattr(jvm_jar, "packaged_version", lambda: None)
     staged = Staged(tmp_path, broker, [new_topic(broker, 1)], "auto")
     handle = staged.stage(spark.createDataFrame([row()(staged.topics)], TYPES))
     assert handle["writer"] == "python"

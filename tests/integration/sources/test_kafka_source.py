@@ -36,6 +36,7 @@ from onceonly.pipeline.definition import Pipeline
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.sources.kafka import KafkaReader
+from onceonly.spark import jvm_jar
 from onceonly.statetable.table import StateTable
 
 pytestmark = pytest.mark.integration
@@ -150,6 +151,13 @@ def moment(seconds: float) -> datetime:
 
 def millis(seconds: float) -> int:
     return round((START.timestamp() + seconds) * 1000)
+
+
+@pytest.fixture(params=["jar", "connector"])
+def spark(request: pytest.FixtureRequest, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Spark that reads topics by Onceonly's jar, and as without it, by Spark's own connector."""
+    monkeypatch.setattr(jvm_jar, "is_in_session", lambda _: request.param == "jar")
+    return spark
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import io
 import json
 import random
 import struct
-from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
@@ -18,9 +17,8 @@ from integration.spark import avro_reference
 from pyspark.sql import functions as F
 from unit.kafka.registry.test_protobuf_wire import mutated
 
-from onceonly.errors import InvalidPipeline
 from onceonly.kafka.registry import avro_schema
-from onceonly.spark import avro, decode_results, text, topics
+from onceonly.spark import avro, decode_results, topics
 from onceonly.unix_time import FIRST_DAY, LAST_DAY
 
 pytestmark = pytest.mark.integration
@@ -211,35 +209,3 @@ def test_each_policy_says_the_same_of_the_same_records(spark: Any) -> None:
         record = decode_results.find_malformed(caught.value)
         assert record and (record.topic, record.partition, record.offset) == ("t", 0, n)
         assert bad[n] == f"The value cannot be decoded. {record.why}"
-
-
-TEXTS = {
-    "a column": "CAST(v AS STRING) AS t",
-    "a field": "NAMED_STRUCT('a', 1, 'b', CAST(v AS STRING)) AS t",
-    "an item": "ARRAY('a', CAST(v AS STRING)) AS t",
-    "a key": "MAP(CAST(v AS STRING), 1) AS t",
-    "a value": "MAP('a', CAST(v AS STRING)) AS t",
-    "a list of structs": "ARRAY(NAMED_STRUCT('b', MAP(1, CAST(v AS STRING)))) AS t",
-}
-
-
-@pytest.mark.parametrize("place", TEXTS)
-def test_text_that_is_not_utf8_is_refused_at_any_depth(spark: Any, place: str) -> None:
-    def checked(value: bytes) -> Callable[[], Any]:
-        rows = spark.createDataFrame([(bytearray(value),)], "v BINARY").selectExpr(TEXTS[place], "7L AS offset")
-        assert text.check_text(rows, "orders").dtypes == rows.dtypes
-        return text.check_text(rows, "orders").collect
-
-    checked("ä".encode())()
-    with pytest.raises(Exception) as caught:
-        checked(b"\xff\xfe")()
-    told = text.explain_text_error(caught.value)
-    assert isinstance(told, InvalidPipeline) and told.code == "text-not-utf8"
-    assert "sink 'orders'" in told.what and "Column 't'" in told.why and "offset 7" in told.why
-
-
-def test_rows_without_text_and_nulls_stay_as_they_are(spark: Any) -> None:
-    rows = spark.range(3).selectExpr("id", "CAST(NULL AS STRING) AS t", "CAST(NULL AS ARRAY<STRING>) AS l")
-    assert text.check_text(rows, "orders").collect() == rows.collect()
-    plain = spark.range(3)
-    assert text.check_text(plain, "orders").collect() == plain.collect()

@@ -41,7 +41,7 @@ FOUND = frozenset(
     transaction-timeout-too-short transaction-version-unsafe transform-foreign transform-not-function
     transform-not-importable upstream-circle upstream-merges upstream-missing upstream-unrelated
     upstream-without-intervals upstream-without-versions upstreams-share-table uri-invalid user-without-name
-    writer-jar-differs writer-not-importable writer-unsuitable keytab-unusable
+    jvm-jar-differs writer-not-importable writer-unsuitable keytab-unusable
     """.split()  # noqa: SIM905
 )
 

@@ -19,7 +19,7 @@ from onceonly import settings
 from onceonly.cli import main
 from onceonly.errors import InvalidPipeline, NotCommitted
 from onceonly.settings import Settings
-from onceonly.spark import jars, jvm, writer_jar
+from onceonly.spark import jars, jvm, jvm_jar
 
 ROOT = Path(__file__).parents[3]
 OURS = [jar.file for jar in jars.list_jars("spark")]
@@ -52,7 +52,7 @@ def names(folder: Path) -> set[str]:
 
 def test_what_is_complete_is_not_fetched_again(tmp_path: Path, retrieved: list[list[str]]) -> None:
     assert jars.fetch(tmp_path) == ["spark", "broker"]
-    assert names(tmp_path / "spark") == {*OURS, writer_jar.JAR_NAME}
+    assert names(tmp_path / "spark") == {*OURS, jvm_jar.JAR_NAME}
     assert jars.fetch(tmp_path) == []
     assert retrieved == [["spark", "broker"]]
     assert names(tmp_path) == {"spark", "broker", "cache"}
@@ -71,7 +71,7 @@ def test_another_revision_makes_way_and_other_jars_stay(tmp_path: Path, retrieve
     jars.fetch(tmp_path, ["spark"])
     assert names(tmp_path / "spark") == {
         *OURS,
-        writer_jar.JAR_NAME,
+        jvm_jar.JAR_NAME,
         "hadoop-aws-3.5.0.jar",
         "kafka-clients-extra-1.jar",
     }

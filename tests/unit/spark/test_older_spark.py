@@ -12,7 +12,7 @@ from unit.spark.test_jars import names, put
 
 from onceonly.errors import InvalidPipeline
 from onceonly.settings import Settings
-from onceonly.spark import arrow, check, jars, writer_jar
+from onceonly.spark import arrow, check, jars, jvm_jar
 
 ROOT = Path(__file__).parents[3]
 
@@ -68,7 +68,7 @@ def test_another_spark_s_jars_make_way(monkeypatch: pytest.MonkeyPatch, tmp_path
     installed(monkeypatch, "4.2.0")
     monkeypatch.setattr(jars, "_retrieve", lambda base, folders, into, settings: put(into / "spark-4.2", *ours()))
     jars.fetch(tmp_path, ["spark"])
-    assert names(tmp_path / "spark") == {"mine-1.jar", writer_jar.JAR_NAME, *ours()}
+    assert names(tmp_path / "spark") == {"mine-1.jar", jvm_jar.JAR_NAME, *ours()}
 
 
 def ours() -> list[str]:

@@ -25,7 +25,7 @@ from onceonly.sinks.kafka import limits, producer, refusals, spool
 from onceonly.sinks.kafka.job import Job, Receipt
 from onceonly.sinks.kafka.limits import QUEUE, Topic, Topics
 from onceonly.sinks.kafka.refusals import Words
-from onceonly.spark import writer_jar
+from onceonly.spark import jvm_jar
 from onceonly.spark.conf import temporary_conf
 from onceonly.spark.row_files import folder_uri
 
@@ -51,8 +51,8 @@ def why_not(spool_uri: str, connection: KafkaConnection) -> str | None:
         client_settings.java_options(connection)
     except InvalidPipeline as error:
         return error.why.rstrip(".")
-    if writer_jar.packaged_version() is None:
-        return f"this installation has no {writer_jar.JAR_NAME}"
+    if jvm_jar.packaged_version() is None:
+        return f"this installation has no {jvm_jar.JAR_NAME}"
     return None
 
 
@@ -66,8 +66,8 @@ def find_settings(spark: Any, job: Job, writer: Writer) -> dict[str, str] | None
         return None
     connection, topics = job.connection, job.target.topics
     reason = why_not(job.folder, connection)
-    if reason is None and not writer_jar.is_in_session(spark):
-        reason = f"Spark has no {writer_jar.JAR_NAME}"
+    if reason is None and not jvm_jar.is_in_session(spark):
+        reason = f"Spark has no {jvm_jar.JAR_NAME}"
     if reason and writer == "jvm":
         raise InvalidPipeline(
             f"sink '{job.target.sink}': Spark's JVM cannot write its rows, and {VARIABLE} is 'jvm'.",

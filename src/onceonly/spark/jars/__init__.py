@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from xml.etree import ElementTree
 
 from onceonly.errors import InvalidPipeline, NotCommitted
-from onceonly.spark import jvm, writer_jar
+from onceonly.spark import jvm, jvm_jar
 from onceonly.spark.jvm import spark_home
 from onceonly.waits import wait_for
 
@@ -157,13 +157,13 @@ def fetch(base: Path, folders: Sequence[str] = NEEDED, settings: Path = SETTINGS
                     _move_jars(Path(download) / _conf(folder), base / folder)
         for folder in incomplete:  # after all have arrived: an error above leaves what was there
             _delete_outdated(base, folder)
-        if not writer_jar.is_installed(base / "spark") and "spark" in incomplete:
-            writer_jar.install(base / "spark")
+        if not jvm_jar.is_installed(base / "spark") and "spark" in incomplete:
+            jvm_jar.install(base / "spark")
     return incomplete
 
 
 def _is_complete(base: Path, folder: str) -> bool:
-    return _is_fetched(base, folder) and (folder != "spark" or writer_jar.is_installed(base / folder))
+    return _is_fetched(base, folder) and (folder != "spark" or jvm_jar.is_installed(base / folder))
 
 
 def _is_fetched(base: Path, folder: str) -> bool:

@@ -1,4 +1,4 @@
-"""The jar by which Spark's JVM writes to Kafka itself: compiled from src/java, a part of the package.
+"""The jar by which Spark's JVM reads topics, writes to them and checks text: compiled from src/java, in the package.
 
 `onceonly jars fetch` puts it beside Spark's other jars. Its version is a digest of its sources, and a session whose
 jar has another one is refused: what it does is not known.
@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from onceonly.errors import InvalidPipeline
 from onceonly.storage.durability import sync
 
-JAR_NAME = "onceonly-writer.jar"
+JAR_NAME = "onceonly-jvm.jar"
 PACKAGED = Path(__file__).parent / "jars" / JAR_NAME
 VERSION = "onceonly/kafka/version"  # in the jar
 VERSION_CLASS = "onceonly.kafka.Version"
@@ -61,7 +61,7 @@ def is_in_session(spark: Any) -> bool:
         f"Spark has another version of {JAR_NAME} than this package.",
         f"It has {version}, and the package {expected}.",
         "Put the package's jar beside Spark's others: onceonly jars fetch. Then start Spark again. Nothing was staged.",
-        code="writer-jar-differs",
+        code="jvm-jar-differs",
     )
 
 
