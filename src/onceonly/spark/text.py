@@ -51,27 +51,34 @@ def check_text(rows: DataFrame, sink: str, is_valid: IsValid = is_valid) -> Data
     """
     if len({name.lower() for name in rows.columns}) < len(rows.columns):
         return rows  # two columns of one name, which the sink refuses
-    columns = []
+    failures = {}
+    for field in rows.schema:
+        is_bad = _is_bad(field.dataType, F.col(quote_name(field.name)), is_valid)
+        if is_bad is not None:
+            failures[field.name] = F.coalesce(is_bad, F.lit(False))
+    if not failures:
+        return rows
+    columns, place = [], _describe_place(rows)
     for field in rows.schema:
         column = F.col(quote_name(field.name))
-        is_bad = _is_bad(field.dataType, column, is_valid)
-        if is_bad is not None:
-            message = _failure_message(rows, sink, field.name)
-            column = F.when(F.coalesce(is_bad, F.lit(False)), F.raise_error(message)).otherwise(column)
-        columns.append(column.alias(field.name, metadata=field.metadata))
+        if field.name in failures:
+            failure = F.raise_error(F.concat(F.lit(_failure_message(sink, field.name)), place))
+            column = F.when(failures[field.name], failure).otherwise(column).alias(field.name, metadata=field.metadata)
+        columns.append(column)
     return rows.select(*columns)
 
 
-def _failure_message(rows: DataFrame, sink: str, column: str) -> Column:
-    """Return a text that FAILURE_PATTERN matches, with the record of a row where the row shows its record."""
-    problem = f"onceonly: in the rows for sink '{sink}' column '{column}' is not UTF-8"
-    place = []
-    for name in PLACE:
-        if name in rows.columns:
-            place.append(F.concat(F.lit(f"{name} "), F.col(name).cast("string")))
+def _failure_message(sink: str, column: str) -> str:
+    """Return the beginning of a text that FAILURE_PATTERN matches."""
+    return f"onceonly: in the rows for sink '{sink}' column '{column}' is not UTF-8"
+
+
+def _describe_place(rows: DataFrame) -> Column:
+    """Return the end of such a text: the record of a row, where the row shows it."""
+    place = [F.concat(F.lit(f"{name} "), F.col(name).cast("string")) for name in PLACE if name in rows.columns]
     if not place:
-        return F.lit(f"{problem}.")
-    return F.concat(F.lit(f"{problem} ("), F.concat_ws(", ", *place), F.lit(")."))
+        return F.lit(".")
+    return F.concat(F.lit(" ("), F.concat_ws(", ", *place), F.lit(")."))
 
 
 def explain_text_error(error: BaseException) -> InvalidPipeline | None:

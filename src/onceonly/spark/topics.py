@@ -17,7 +17,7 @@ from onceonly.spark import jvm_jar
 
 Span = tuple[int, int]
 JAR_SOURCE = "onceonly.kafka.RecordSource"
-PATIENCE_SECONDS = 120  # that no record may come, before a read fails; as with Spark's connector
+PATIENCE_SECONDS = 120  # as Spark's connector has
 
 _HEADERS = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
 SCHEMA = (  # not as DDL, which takes a call of the JVM to parse
@@ -46,13 +46,16 @@ LOST = re.compile(
 OVERFLOW = re.compile(r"ArithmeticException|long overflow")  # a record's time in microseconds has more than 64 bits
 
 
-def read_ranges(spark: SparkSession, kafka: Mapping[str, str], ranges: Ranges) -> DataFrame:
+def read_ranges(
+    spark: SparkSession, kafka: Mapping[str, str], ranges: Ranges, patience: int = PATIENCE_SECONDS
+) -> DataFrame:
     """Return the committed records of `ranges`, undecoded, with the columns of `SCHEMA`.
 
     Lazy: the caller has to verify, before and after the job, that the ranges are still in the log.
 
     Args:
         kafka: options of a Java client, from `onceonly.kafka.client_settings.java_options`.
+        patience: seconds that no record may come, before the read fails; without the jar it is Spark's own setting.
     Raises:
         InvalidPipeline: the session has another version of the jar than this package.
     """
@@ -63,11 +66,8 @@ def read_ranges(spark: SparkSession, kafka: Mapping[str, str], ranges: Ranges) -
     for key, value in {**CONSUMER_OPTIONS, **kafka}.items():
         options[f"kafka.{key}"] = value
     if jvm_jar.is_in_session(spark):
-        return (
-            spark.read.format(JAR_SOURCE)
-            .options(**options, ranges=json.dumps(offsets), patience=PATIENCE_SECONDS)
-            .load()
-        )
+        options |= {"ranges": json.dumps(offsets), "patience": str(patience)}
+        return spark.read.format(JAR_SOURCE).options(**options).load()
     return spark.read.format("kafka").options(**options, **_connector_options(offsets)).load().select(*COLUMNS)
 
 

@@ -79,7 +79,7 @@ def _return_unchanged(batches: Iterable[Any]) -> Iterator[Any]:
 def _plan_topic_read(spark: SparkSession) -> None:
     """Plan the read of a topic whose broker does not exist, which loads most of the client. Nothing is requested."""
     with suppress(Exception):  # whatever a client calls it
-        read_ranges(spark, NOBODY, (TopicRange("topic", "id", {0: (0, 1)}),)).limit(1).collect()
+        read_ranges(spark, NOBODY, (TopicRange("topic", "id", {0: (0, 1)}),), patience=1).limit(1).collect()
 
 
 def _load_classes(spark: SparkSession, jars: list[str]) -> None:

@@ -44,10 +44,10 @@ RECORDS: list[dict[str, Any]] = [
 def read(spark: Any, broker: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Return what reads ranges by one of the readers."""
 
-    def read(reader: str, *ranges: TopicRange, bootstrap: str = broker) -> Any:
+    def read(reader: str, *ranges: TopicRange, bootstrap: str = broker, patience: int = 120) -> Any:
         with monkeypatch.context() as patched:
             patched.setattr(jvm_jar, "is_in_session", lambda _: reader == "jar")
-            return topics.read_ranges(spark, {"bootstrap.servers": bootstrap}, ranges)
+            return topics.read_ranges(spark, {"bootstrap.servers": bootstrap}, ranges, patience)
 
     return read
 
@@ -119,9 +119,8 @@ def test_rows_survive_what_spark_does_with_them(
 
 
 def test_a_silent_broker_fails_the_read_in_time_and_a_cancelled_read_ends(
-    tmp_path: Path, spark: Any, read: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: Any, read: Callable[..., Any]
 ) -> None:
-    monkeypatch.setattr(topics, "PATIENCE_SECONDS", 3)
     port = machine.free_port()
     own = KafkaBroker(tmp_path, port)
     own.launch()
@@ -135,16 +134,15 @@ def test_a_silent_broker_fails_the_read_in_time_and_a_cancelled_read_ends(
         beyond = TopicRange(name, "", {0: (1, 2)})  # of a record that does not come
         started = time.monotonic()
         with pytest.raises(Exception) as caught:
-            read("jar", beyond, bootstrap=bootstrap).collect()
+            read("jar", beyond, bootstrap=bootstrap, patience=3).collect()
         assert topics.looks_lost(caught.value)
         assert time.monotonic() - started < PATIENCE
-        monkeypatch.setattr(topics, "PATIENCE_SECONDS", 3600)
         tag, ended = uuid.uuid4().hex, threading.Event()
 
         def wait_for_it() -> None:
             spark.addTag(tag)
             with suppress(Exception):
-                read("jar", beyond, bootstrap=bootstrap).collect()
+                read("jar", beyond, bootstrap=bootstrap, patience=3600).collect()
             ended.set()
 
         thread = threading.Thread(target=wait_for_it, daemon=True)
