@@ -184,7 +184,9 @@ def assert_no_secret(folder: Path, printed: str) -> None:
 def test_spark_submit_leaves_no_secret(environment: dict[str, str], tmp_path: Path) -> None:
     states, printed = run(environment)
     assert (states["plan"], states["stage"], states["commit"]) == ("success",) * 3, printed[-5000:]
-    assert "KafkaTable" in "".join(file.read_text() for file in (tmp_path / "events").rglob("*") if file.is_file())
+    assert "records in Kafka" in "".join(
+        file.read_text() for file in (tmp_path / "events").rglob("*") if file.is_file()
+    )
     assert_no_secret(tmp_path, printed)
 
 

@@ -32,6 +32,7 @@ from onceonly.kafka.admin import BrokerClient
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.pipeline.sources import KafkaSource
 from onceonly.sources.kafka import KafkaReader
+from onceonly.spark import jvm_jar
 
 pytestmark = pytest.mark.integration
 
@@ -240,9 +241,11 @@ def test_a_setting_that_librdkafka_does_not_know_is_named(settings: dict[str, di
 # --- no secret in what Spark shows
 
 
-@pytest.fixture(params=["KafkaTable", "KafkaRelation"])
-def shown_as(request: Any, spark: Any) -> Iterator[str]:
-    """How a plan shows a topic: by the interface that we choose, and by that which users of the session may choose."""
+@pytest.fixture(params=["records in Kafka", "KafkaTable", "KafkaRelation"])
+def shown_as(request: Any, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """How a plan shows a topic that is read by our jar, or by Spark's connector, whose interface users may choose."""
+    if request.param != "records in Kafka":
+        monkeypatch.setattr(jvm_jar, "is_in_session", lambda _: False)
     key = "spark.sql.sources.useV1SourceList"
     before = spark.conf.get(key)
     if request.param == "KafkaRelation":

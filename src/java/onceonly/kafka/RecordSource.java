@@ -68,7 +68,7 @@ public final class RecordSource implements TableProvider {
       implements Table, SupportsRead {
     @Override
     public String name() {
-      return "records of topics";
+      return "records in Kafka";
     }
 
     @Override

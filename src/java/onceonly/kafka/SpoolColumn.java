@@ -45,11 +45,6 @@ final class SpoolColumn {
     return Integer.SIZE - Integer.numberOfLeadingZeros(level);
   }
 
-  /** Return the bytes of its values. */
-  int size() {
-    return values.size();
-  }
-
   void addName(String name) {
     addLevels(0, 1);
     if (!name.equals(lastName)) {

@@ -26,13 +26,15 @@ final class SpoolFile implements Closeable {
           "headers",
               "optional group headers (LIST) { repeated group list { optional group element {"
                   + " optional binary key (STRING); optional binary value; } } }");
-  private static final int ROW_GROUP = 4 << 20; // bytes of values that are collected before they are written
+  private static final int ROW_GROUP = 4 << 20; // bytes that are collected before they are written
+  private static final int AROUND_RECORD = 24; // bytes that a record takes beside its key, value and headers, at most
 
   final String name;
   private final Destination destination;
   private final ParquetFileWriter file;
   private boolean isOpen = true;
   private long rows; // that are collected
+  private long collected; // bytes
 
   private final SpoolColumn[] columns;
   private final SpoolColumn topic;
@@ -100,7 +102,8 @@ final class SpoolFile implements Closeable {
     if (headerKey != null) {
       write(record.headers);
     }
-    if (size() >= ROW_GROUP) {
+    collected += record.size() + AROUND_RECORD;
+    if (collected >= ROW_GROUP) {
       writeRowGroup();
     }
   }
@@ -116,14 +119,6 @@ final class SpoolFile implements Closeable {
     }
   }
 
-  private int size() {
-    int size = 0;
-    for (SpoolColumn column : columns) {
-      size += column.size();
-    }
-    return size;
-  }
-
   private void writeRowGroup() throws IOException {
     file.startBlock(rows);
     for (SpoolColumn column : columns) {
@@ -131,6 +126,7 @@ final class SpoolFile implements Closeable {
     }
     file.endBlock();
     rows = 0;
+    collected = 0;
   }
 
   void finish() throws IOException {
