@@ -14,19 +14,23 @@ from benchmarks.goals import CPU
 from benchmarks.kafka_sink import copy, ours
 from benchmarks.ratio import alternate
 from benchmarks.results import Result, ratio
-from benchmarks.world import ROWS, world
+from benchmarks.world import ROWS, TOPIC, world
 from onceonly.checkpoint.model import Transaction
+from onceonly.checkpoint.offsets import TopicRange
 from onceonly.kafka.connection import KafkaConnection
 from onceonly.pipeline.sinks import KafkaSink
+from onceonly.pipeline.sources import KafkaSource
 from onceonly.runtime.live_services import LiveServices
 from onceonly.sinks.kafka import jvm_writer, stage
 from onceonly.sinks.kafka.sink import KafkaWriter
+from onceonly.sources.kafka import KafkaReader
 
 WHOLE = "Onceonly, whole checkpoint"
-READ = "Spark reads, nothing else"
-SPOOLED = "Spark reads and spools"
-SENT = "Spark reads and sends, in a transaction"
-BOTH = "Spark reads, spools and sends"
+READ = "reading alone"
+CONNECTOR = "reading alone, by Spark's connector"
+SPOOLED = "reading and spooling"
+SENT = "reading and sending, in a transaction"
+BOTH = "reading, spooling and sending"
 
 
 def hot_path(folder: Path, rows: int = ROWS, rounds: int = 7) -> Result:
@@ -35,7 +39,8 @@ def hot_path(folder: Path, rows: int = ROWS, rounds: int = 7) -> Result:
         numbers = count(1)
         sides = {
             WHOLE: lambda: ours(parts, next(numbers)),
-            READ: lambda: _read(parts).write.format("noop").mode("overwrite").save(),
+            READ: lambda: _drop(_read(parts)),
+            CONNECTOR: lambda: _drop(copy(peers.read(parts, peers.READ))),
             SPOOLED: lambda: _stage(parts, folder, spool=True, send=False),
             SENT: lambda: _stage(parts, folder, spool=False, send=True),
             BOTH: lambda: _stage(parts, folder, spool=True, send=True),
@@ -49,7 +54,7 @@ def hot_path(folder: Path, rows: int = ROWS, rounds: int = 7) -> Result:
         f"{rows:,} small records, on one broker: a whole checkpoint, and parts of its stage, as a share of it. CPU: of "
         "all processes, broker included.",
         [*found, *shares],
-        settings={"Spark reads": peers.READ},
+        settings={"Onceonly": peers.OURS, CONNECTOR: peers.READ},
         notes=note({row.measure: row.to_json()["median"] for row in found}),
     )
 
@@ -58,14 +63,20 @@ def note(medians: Mapping[str, float]) -> list[str]:
     """What takes which share of the CPU."""
     whole, read, both, sent = (medians[f"{name}{CPU}"] for name in (WHOLE, READ, BOTH, SENT))
     return [
-        f"By CPU, reading through Spark is {read / whole:.0%} of the whole, sending {(sent - read) / whole:.0%} (both "
+        f"By CPU, reading is {read / whole:.0%} of the whole, sending {(sent - read) / whole:.0%} (both "
         f"with the broker's part of it), the spool {(both - sent) / whole:.0%}, and plan, commit and the state table "
         f"{(whole - both) / whole:.0%}."
     ]
 
 
 def _read(parts: LiveServices) -> Any:
-    return copy(peers.as_ours(parts, peers.READ))
+    source = KafkaReader(KafkaSource(TOPIC), KafkaConnection.plaintext(parts.settings.brokers(None)), Path())
+    log = source.log()
+    return copy(source.read(parts.spark(), (TopicRange(log.topic, log.topic_id, log.partitions),)))
+
+
+def _drop(rows: Any) -> None:
+    rows.write.format("noop").mode("overwrite").save()
 
 
 def _stage(parts: LiveServices, folder: Path, spool: bool, send: bool) -> None:

@@ -47,12 +47,7 @@ def by_default(parts: LiveServices) -> Iterator[None]:
 def read(parts: LiveServices, more: Mapping[str, str]) -> Any:
     """The topic, by Spark's own batch source."""
     with by_default(parts):
-        return as_ours(parts, more)
-
-
-def as_ours(parts: LiveServices, more: Mapping[str, str]) -> Any:
-    """The same, by the interface that Onceonly chooses."""
-    return parts.spark().read.format("kafka").options(**source(parts), **more).load()
+        return parts.spark().read.format("kafka").options(**source(parts), **more).load()
 
 
 def source(parts: LiveServices) -> dict[str, str]:
