@@ -114,6 +114,8 @@ def hdfs(request: pytest.FixtureRequest) -> hdfs_daemons.Hdfs:
 @pytest.fixture(scope="session")
 def s3() -> Iterator[s3_server.S3]:
     """A real S3 server of this test process alone: a test may kill it, and starts it again."""
+    if s3_server.BINARY is None:
+        pytest.skip(s3_server.MISSING)
     with s3_server.server() as running:
         yield running
 

@@ -17,7 +17,7 @@ from onceonly.spark import jvm_jar
 
 Span = tuple[int, int]
 JAR_SOURCE = "onceonly.kafka.RecordSource"
-PATIENCE_SECONDS = 120  # as Spark's connector has
+SILENCE_SECONDS = 120  # as Spark's connector has
 
 _HEADERS = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
 SCHEMA = (  # not as DDL, which takes a call of the JVM to parse
@@ -47,7 +47,7 @@ OVERFLOW = re.compile(r"ArithmeticException|long overflow")  # a record's time i
 
 
 def read_ranges(
-    spark: SparkSession, kafka: Mapping[str, str], ranges: Ranges, patience: int = PATIENCE_SECONDS
+    spark: SparkSession, kafka: Mapping[str, str], ranges: Ranges, patience: int = SILENCE_SECONDS
 ) -> DataFrame:
     """Return the committed records of `ranges`, undecoded, with the columns of `SCHEMA`.
 
