@@ -36,9 +36,10 @@ CONSUMER_OPTIONS = {  # for a backlog. None makes a reader wait (fetch.min.bytes
     "max.poll.records": "10000",  # Kafka's default of 500 takes 50 % more CPU, here and on the broker
     "max.partition.fetch.bytes": str(8 << 20),  # a task reads one partition; the default is 1 MiB
     "receive.buffer.bytes": "-1",  # as large as the operating system finds useful, not 64 KiB
-    # Spark asks for the log's extent after each fetch, behind the next fetch, which waits at the end of the log: 500 ms
+    # Its connector asks for the log's extent after each fetch, behind the next fetch, which waits at the end of the log: 500 ms
     "fetch.max.wait.ms": "10",
 }
+COMMITTED_ONLY = {"isolation.level": "read_committed", "allow.auto.create.topics": "false"}
 LOST = re.compile(
     r"OffsetOutOfRange|DATA_LOSS|[Dd]ata may (have been|be) lost|UnknownTopicOrPartition|UnknownTopicId"
     r"|have been lost|Cannot fetch record|COULD_NOT_READ_OFFSET_RANGE|out of range|TimeoutException"
@@ -62,9 +63,7 @@ def read_ranges(
     offsets = _select_offsets(ranges)
     if not offsets:
         return spark.createDataFrame([], SCHEMA)
-    options = {"kafka.isolation.level": "read_committed", "kafka.allow.auto.create.topics": "false"}
-    for key, value in {**CONSUMER_OPTIONS, **kafka}.items():
-        options[f"kafka.{key}"] = value
+    options = {f"kafka.{key}": value for key, value in {**CONSUMER_OPTIONS, **kafka, **COMMITTED_ONLY}.items()}
     if jvm_jar.is_in_session(spark):
         options |= {"ranges": json.dumps(offsets), "patience": str(patience)}
         return spark.read.format(JAR_SOURCE).options(**options).load()
