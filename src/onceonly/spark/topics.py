@@ -36,7 +36,7 @@ CONSUMER_OPTIONS = {  # for a backlog. None makes a reader wait (fetch.min.bytes
     "max.poll.records": "10000",  # Kafka's default of 500 takes 50 % more CPU, here and on the broker
     "max.partition.fetch.bytes": str(8 << 20),  # a task reads one partition; the default is 1 MiB
     "receive.buffer.bytes": "-1",  # as large as the operating system finds useful, not 64 KiB
-    # The connector asks for the log's extent after each fetch, behind the next one, which waits at the log's end: 500 ms
+    # The connector asks for a log's extent after each fetch, behind the next, which waits at the log's end: 500 ms
     "fetch.max.wait.ms": "10",
 }
 COMMITTED_ONLY = {"isolation.level": "read_committed", "allow.auto.create.topics": "false"}
