@@ -12,7 +12,7 @@ import pytest
 from contract.delta_breaks import DELTA_BREAKS
 from contract.rewritten import COLUMN, ByColumn
 from deltalake import DeltaTable
-from integration.services.s3 import BINARY, BUCKET, MISSING, S3
+from integration.services.s3 import BUCKET, S3
 from unit.lightdelta import LightDelta, LightMerge
 
 from onceonly.checkpoint.model import Transaction
@@ -20,7 +20,7 @@ from onceonly.checkpoint.sink import Sink
 from onceonly.testing.contract import Rows, SinkContract, Target
 from onceonly.testing.targets import digest_files
 
-pytestmark = [pytest.mark.integration, pytest.mark.skipif(BINARY is None, reason=MISSING)]
+pytestmark = pytest.mark.integration
 numbers = count()
 
 

@@ -203,7 +203,8 @@ def _check_session(remote: str, settings: Settings, user: str) -> str:
     note = f"Spark opens sessions for {user}"
     if has_jar:
         return f"{note}, and has {jvm_jar.JAR_NAME}"
-    return f"{note}; without {jvm_jar.JAR_NAME} (of `onceonly jars`) it reads topics slowly, and Python writes to Kafka"
+    slower = "it reads topics more slowly, and Python workers write to Kafka"
+    return f"{note}; without {jvm_jar.JAR_NAME} (of `onceonly jars`) {slower}"
 
 
 def _list_airflow_limits() -> list[str]:

@@ -221,8 +221,8 @@ class _OutputProducer:
         if not has_data(checkpoint.ranges):
             return {name: rows.limit(0) for name, rows in outputs.items()}
         # Of few rows, asking the session what it has would take longer than any check.
-        is_valid = text.is_valid if self._is_small_batch else text.find_check(self._spark)
-        return {name: text.check_text(rows, name, is_valid) for name, rows in outputs.items()}
+        check = text.is_valid if self._is_small_batch else text.find_check(self._spark)
+        return {name: text.check_text(rows, name, check) for name, rows in outputs.items()}
 
     def _check_suites(self, outputs: Mapping[str, Any]) -> None:
         """Refuse a gate whose suites name columns that the outputs lack, before any row is written."""

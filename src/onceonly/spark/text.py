@@ -19,10 +19,9 @@ from onceonly.spark.topics import PLACE
 
 FAILURE_PATTERN = re.compile(r"onceonly: in the rows for sink '(.+?)' column '(.+?)' is not UTF-8(?: \((.+?)\))?\.")
 MAX_CAUSES = 20  # of one error that are read
-
+CATALOG, JAR_CATALOG = "onceonly_functions", "onceonly.text.Functions"
 
 IsValid = Callable[[Column], Column]  # of a string: whether it is valid UTF-8; null, or true, of null
-CATALOG, JAR_CATALOG = "onceonly_functions", "onceonly.text.Functions"
 
 
 def find_check(spark: Any) -> IsValid:
@@ -44,16 +43,19 @@ def is_valid(text: Column) -> Column:
     return F.encode(F.decode(text.cast("binary"), "UTF-8"), "UTF-8") == text.cast("binary")
 
 
-def check_text(rows: DataFrame, sink: str, is_valid: IsValid = is_valid) -> DataFrame:
+def check_text(rows: DataFrame, sink: str, check: IsValid = is_valid) -> DataFrame:
     """Return the same rows; one with a text that is not UTF-8, at any depth, fails whatever reads it.
 
     See `explain_text_error`.
+
+    Args:
+        check: one that `find_check` returns.
     """
     if len({name.lower() for name in rows.columns}) < len(rows.columns):
         return rows  # two columns of one name, which the sink refuses
     failures = {}
     for field in rows.schema:
-        is_bad = _is_bad(field.dataType, F.col(quote_name(field.name)), is_valid)
+        is_bad = _is_bad(field.dataType, F.col(quote_name(field.name)), check)
         if is_bad is not None:
             failures[field.name] = F.coalesce(is_bad, F.lit(False))
     if not failures:
@@ -115,36 +117,36 @@ def _list_messages(error: BaseException | None) -> list[str]:
     return texts
 
 
-def _is_bad(kind: DataType, column: Column, is_valid: IsValid) -> Column | None:
+def _is_bad(kind: DataType, column: Column, check: IsValid) -> Column | None:
     """Return whether some text in it is not UTF-8. None: there is no text in it."""
     match kind:
         case StringType():
-            return ~is_valid(column)
+            return ~check(column)
         case ArrayType():
-            return _has_bad_item(kind.elementType, column, is_valid)
+            return _has_bad_item(kind.elementType, column, check)
         case MapType():
-            has_bad_key = _has_bad_item(kind.keyType, F.map_keys(column), is_valid)
-            has_bad_value = _has_bad_item(kind.valueType, F.map_values(column), is_valid)
+            has_bad_key = _has_bad_item(kind.keyType, F.map_keys(column), check)
+            has_bad_value = _has_bad_item(kind.valueType, F.map_values(column), check)
             return _join_by_or(has_bad_key, has_bad_value)
         case StructType():
-            return _has_bad_field(kind, column, is_valid)
+            return _has_bad_field(kind, column, check)
         case _:
             return None
 
 
-def _has_bad_field(kind: StructType, column: Column, is_valid: IsValid) -> Column | None:
+def _has_bad_field(kind: StructType, column: Column, check: IsValid) -> Column | None:
     conditions = []
     for field in kind:
-        conditions.append(_is_bad(field.dataType, column.getField(field.name), is_valid))
+        conditions.append(_is_bad(field.dataType, column.getField(field.name), check))
     return _join_by_or(*conditions)
 
 
-def _has_bad_item(kind: DataType, items: Column, is_valid: IsValid) -> Column | None:
-    if _is_bad(kind, F.lit(None), is_valid) is None:
+def _has_bad_item(kind: DataType, items: Column, check: IsValid) -> Column | None:
+    if _is_bad(kind, F.lit(None), check) is None:
         return None
 
     def is_bad(item: Column) -> Column:
-        is_bad_item = _is_bad(kind, item, is_valid)
+        is_bad_item = _is_bad(kind, item, check)
         assert is_bad_item is not None
         return F.coalesce(is_bad_item, F.lit(False))
 

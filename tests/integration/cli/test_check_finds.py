@@ -178,7 +178,6 @@ def read_only(s3: S3) -> Iterator[str]:
         process.wait(PATIENCE)
 
 
-@pytest.mark.skipif(s3_server.BINARY is None, reason=s3_server.MISSING)
 @pytest.mark.parametrize("place", ["delta", "spool", "state"])
 def test_a_store_that_takes_no_writes_is_found(
     place: str, s3: S3, project: Project, set_project: Callable[..., str], monkeypatch: pytest.MonkeyPatch

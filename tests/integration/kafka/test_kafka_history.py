@@ -13,6 +13,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from integration.faults.lost_ends import killed, log_folder, lose_end, restore, silent, truncate
 from integration.readers.kafka_reader import create_topic, until, values
+from integration.services.own_broker import running
 from patience import PATIENCE
 from person import Person
 from unit.lightkafka import KafkaParts, LightKafka
@@ -37,13 +38,8 @@ LOSS = Acceptance("ann", "the disk is lost")
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """A broker that may be killed."""
-    own = KafkaBroker(tmp_path_factory.mktemp("own"), machine.free_port())
-    own.launch()
-    try:
-        own.wait()
+    with running(KafkaBroker(tmp_path_factory.mktemp("own"), machine.free_port())) as own:
         yield own
-    finally:
-        own.daemon.stop()
 
 
 class Topics(World):

@@ -36,6 +36,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
+from integration.services.own_broker import running
 from patience import PATIENCE
 
 with warnings.catch_warnings():  # its own, while it is imported
@@ -845,13 +846,8 @@ def test_not_now_for_ever_is_unknown(transactions: Transactions, topic: Topic, m
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[KafkaBroker]:
     """A broker that may be stopped and killed."""
-    own = KafkaBroker(tmp_path, machine.free_port())
-    own.launch()
-    try:
-        own.wait()
+    with running(KafkaBroker(tmp_path, machine.free_port())) as own:
         yield own
-    finally:
-        own.daemon.stop()
 
 
 def stop(pid: int) -> None:

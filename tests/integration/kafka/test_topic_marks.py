@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, NewTopic, ResourceType
 from integration.faults.lost_ends import lose_end
 from integration.readers.kafka_reader import until
+from integration.services.own_broker import running
 from patience import PATIENCE
 
 from onceonly.checkpoint.offsets import LOG_REPLACED, TopicRange, first_range, next_range
@@ -93,13 +94,8 @@ def numbers(name: str, count: int) -> list[str]:
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """A broker that may be killed."""
-    own = KafkaBroker(tmp_path_factory.mktemp("own"), machine.free_port())
-    own.launch()
-    try:
-        own.wait()
+    with running(KafkaBroker(tmp_path_factory.mktemp("own"), machine.free_port())) as own:
         yield own
-    finally:
-        own.daemon.stop()
 
 
 def test_log_that_was_cut_and_grew_again_is_recognised(own: KafkaBroker) -> None:

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AclOperation, AdminClient, NewTopic, ResourceP
 from confluent_kafka.admin import ResourceType as Kind
 from integration.readers.kafka_reader import new_topic, until
 from integration.services.guarded_broker import PASSWORD, GuardedBroker, make_acl, on_ids, on_topic
+from integration.services.own_broker import running
 from interruptible import CLI
 from patience import PATIENCE
 
@@ -43,13 +44,8 @@ class StrictBroker(GuardedBroker):
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StrictBroker]:
-    running = StrictBroker(tmp_path_factory.mktemp("strict"), USERS)
-    running.launch()
-    try:
-        running.wait()
-        yield running
-    finally:
-        running.daemon.stop()
+    with running(StrictBroker(tmp_path_factory.mktemp("strict"), USERS)) as strict:
+        yield strict
 
 
 @pytest.fixture(autouse=True)

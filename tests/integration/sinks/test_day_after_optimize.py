@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from codes import raises
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
-from integration.services.s3 import BINARY, BUCKET, MISSING, S3
+from integration.services.s3 import BUCKET, S3
 from unit.lightdelta import LightDelta, transaction
 from unit.sinks.test_delta_altered import vector
 
@@ -269,7 +269,6 @@ def test_a_day_of_its_own_is_corrected_as_far_as_the_log_proves_it(
 # ---- on an object store
 
 
-@pytest.mark.skipif(BINARY is None, reason=MISSING)
 @pytest.mark.parametrize("vectors", [False, True], ids=["files", "vectors"])
 def test_a_day_is_corrected_on_s3(s3: S3, monkeypatch: pytest.MonkeyPatch, vectors: bool) -> None:
     for name, value in s3.environment.items():

@@ -12,7 +12,7 @@ import pytest
 from codes import raises
 from deltalake import DeltaTable
 from integration.faults.s3_proxy import FORK, Always, Fault, FirstCommit, Proxy, Request, Rule, proxy
-from integration.services.s3 import BINARY, BUCKET, MISSING, S3
+from integration.services.s3 import BUCKET, S3
 from integration.victims import mortal_s3
 from patience import PATIENCE
 from unit.lightdelta import LightDelta, no_spark, transaction
@@ -27,7 +27,7 @@ from onceonly.storage import arbitration
 from onceonly.storage.objects import Objects
 from onceonly.testing.fakes import FakeReceipts, FakeSource
 
-pytestmark = [pytest.mark.integration, pytest.mark.skipif(BINARY is None, reason=MISSING)]
+pytestmark = pytest.mark.integration
 numbers = count()
 MOST = 45  # requests of a checkpoint of a pipeline with one Delta sink, from plan to commit, by three processes
 MOST_MERGING = 50  # the same, every 11th time: the rows of the state table are merged

@@ -14,7 +14,7 @@ from codes import raises
 from integration.faults.s3_proxy import Always, Fault, Proxy, Request, Rule, proxy
 from integration.projects.light_stores import LightStoreFiles, Store
 from integration.projects.store_lake import StoreLake, transaction
-from integration.services.s3 import BINARY, BUCKET, MISSING, S3
+from integration.services.s3 import BUCKET, S3
 
 from onceonly.checkpoint.sink import Publication
 from onceonly.checkpoint.transaction_names import manifest_path
@@ -31,7 +31,7 @@ from onceonly.storage.s3 import S3Files
 from onceonly.storage.s3_client import Bucket
 from onceonly.testing.fakes import FakeReceipts
 
-pytestmark = [pytest.mark.integration, pytest.mark.skipif(BINARY is None, reason=MISSING)]
+pytestmark = pytest.mark.integration
 numbers = count()
 MB = 1024 * 1024
 

@@ -12,6 +12,7 @@ import pytest
 from codes import raises
 from integration.projects.late_kafka import Late
 from integration.readers.kafka_reader import committed, new_topic, set_config
+from integration.services.own_broker import running
 
 from onceonly.dev.services import machine
 from onceonly.dev.services.kafka import KafkaBroker
@@ -198,10 +199,7 @@ def test_a_setting_that_changes_after_the_decision(make: Make, config: dict[str,
 
 def test_a_row_larger_than_a_request_may_be(tmp_path: Path) -> None:
     """Brokers close the connection then, and say nothing."""
-    own = SmallRequests(tmp_path / "own", machine.free_port())
-    own.launch()
-    try:
-        own.wait()
+    with running(SmallRequests(tmp_path / "own", machine.free_port())) as own:
         started = own.daemon.running()
         assert started is not None
         bootstrap = own.address(started.port)
@@ -211,8 +209,6 @@ def test_a_row_larger_than_a_request_may_be(tmp_path: Path) -> None:
         late.stage([{"value": b"x" * 298_000}] * 3)
         late.commit()
         assert len(committed(bootstrap, late.topic)) == 3
-    finally:
-        own.daemon.stop()
 
 
 class SmallRequests(KafkaBroker):

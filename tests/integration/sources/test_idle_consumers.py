@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 from integration.readers.kafka_reader import until
+from integration.services.own_broker import running
 from integration.sources.test_kafka_source import Topic
 
 from onceonly.checkpoint.offsets import TopicRange
@@ -25,13 +26,8 @@ PARTITIONS = 4
 def broker(tmp_path: Path) -> Iterator[str]:
     """A broker that nobody else is connected to: Spark keeps a producer of another test, too."""
     port = machine.free_port()
-    own = KafkaBroker(tmp_path, port)
-    own.launch()
-    try:
-        own.wait()
+    with running(KafkaBroker(tmp_path, port)) as own:
         yield own.address(port)
-    finally:
-        own.daemon.stop()
 
 
 def test_no_consumer_stays_behind_a_read(broker: str, spark: Any, spark_server: str) -> None:

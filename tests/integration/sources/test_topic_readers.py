@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from integration.readers.kafka_reader import committed, new_topic, until
+from integration.services.own_broker import running
 from patience import PATIENCE
 from pyspark.sql import functions as F
 
@@ -122,10 +123,7 @@ def test_a_silent_broker_fails_the_read_in_time_and_a_cancelled_read_ends(
     tmp_path: Path, spark: Any, read: Callable[..., Any]
 ) -> None:
     port = machine.free_port()
-    own = KafkaBroker(tmp_path, port)
-    own.launch()
-    try:
-        own.wait()
+    with running(KafkaBroker(tmp_path, port)) as own:
         bootstrap = own.address(port)
         name = new_topic(bootstrap, 1)
         producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
@@ -149,5 +147,3 @@ def test_a_silent_broker_fails_the_read_in_time_and_a_cancelled_read_ends(
         thread.start()
         until(lambda: spark.interruptTag(tag), what="the query, to be cancelled")
         assert ended.wait(PATIENCE)
-    finally:
-        own.daemon.stop()

@@ -22,8 +22,8 @@ FOUND = frozenset(
     changes-invalid column-type columns-unknown connection-missing connection-unanswered connection-unreadable
     connection-unusable dead-letter-sink-unsuitable definition-unreadable end-partitions-differ expectation-not-judged
     fields-ambiguous folder-not-writable folder-with-several-writers group-active group-inaccessible
-    group-without-offsets hdfs-user-unknown jar-missing
-    java-missing kafka-access-denied kafka-connection-invalid kafka-credentials-refused kafka-request-refused
+    group-without-offsets hdfs-user-unknown jar-missing java-missing jvm-jar-differs
+    kafka-access-denied kafka-connection-invalid kafka-credentials-refused kafka-request-refused
     kafka-unreachable log-store-unsafe mode-mismatch name-invalid named-table-replaced names-not-distinct
     no-such-column no-such-partition no-such-pipeline no-such-sink no-such-topic no-topic-matches not-a-delta-table
     not-append-only option-invalid option-missing options-conflict own-output-read package-missing
@@ -41,7 +41,7 @@ FOUND = frozenset(
     transaction-timeout-too-short transaction-version-unsafe transform-foreign transform-not-function
     transform-not-importable upstream-circle upstream-merges upstream-missing upstream-unrelated
     upstream-without-intervals upstream-without-versions upstreams-share-table uri-invalid user-without-name
-    jvm-jar-differs writer-not-importable writer-unsuitable keytab-unusable
+    writer-not-importable writer-unsuitable keytab-unusable
     """.split()  # noqa: SIM905
 )
 

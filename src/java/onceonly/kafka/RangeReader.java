@@ -2,12 +2,12 @@ package onceonly.kafka;
 
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.Collections;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
+import java.util.function.Function;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.common.TopicPartition;
@@ -29,18 +29,12 @@ import org.apache.spark.unsafe.types.UTF8String;
  */
 final class RangeReader implements PartitionReader<InternalRow> {
   private static final Duration POLL = Duration.ofSeconds(1);
-
   private static final long MICROS = 1000; // in a millisecond
-
-  /** What is one column of a record. */
-  private interface Part {
-    Object of(ConsumerRecord<byte[], byte[]> record);
-  }
 
   private final RangeScan.Range range;
   private final Duration patience; // how long nothing may come
   private final TopicPartition partition;
-  private final Part[] parts;
+  private final List<Function<ConsumerRecord<byte[], byte[]>, Object>> parts = new ArrayList<>(); // by column
   private final KafkaConsumer<byte[], byte[]> consumer;
   private Iterator<ConsumerRecord<byte[], byte[]>> fetched = Collections.emptyIterator();
   private ConsumerRecord<byte[], byte[]> current;
@@ -49,7 +43,9 @@ final class RangeReader implements PartitionReader<InternalRow> {
     this.range = range;
     this.patience = patience;
     UTF8String topic = UTF8String.fromString(range.topic());
-    parts = Arrays.stream(columns).map(column -> part(column, topic)).toArray(Part[]::new);
+    for (String column : columns) {
+      parts.add(part(column, topic));
+    }
     partition = new TopicPartition(range.topic(), range.partition());
     Properties properties = new Properties();
     properties.putAll(client);
@@ -60,7 +56,8 @@ final class RangeReader implements PartitionReader<InternalRow> {
     consumer.seek(partition, range.start());
   }
 
-  private static Part part(String column, UTF8String topic) {
+  /** Return what takes the value of a column from a record. */
+  private static Function<ConsumerRecord<byte[], byte[]>, Object> part(String column, UTF8String topic) {
     switch (column) {
       case "key":
         return ConsumerRecord::key;
@@ -120,9 +117,9 @@ final class RangeReader implements PartitionReader<InternalRow> {
 
   @Override
   public InternalRow get() {
-    Object[] values = new Object[parts.length];
+    Object[] values = new Object[parts.size()];
     for (int index = 0; index < values.length; index++) {
-      values[index] = parts[index].of(current);
+      values[index] = parts.get(index).apply(current);
     }
     return new GenericInternalRow(values);
   }

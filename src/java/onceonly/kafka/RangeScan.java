@@ -1,6 +1,5 @@
 package onceonly.kafka;
 
-import java.io.Serializable;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;

@@ -18,6 +18,7 @@ final class Record {
   final byte[] value;
   final Long timestamp; // milliseconds
   final Header[] headers;
+  final long size; // bytes of key, value and headers, as limits.py counts them
 
   Record(String topic, Integer partition, byte[] key, byte[] value, Long timestamp, Header[] headers) {
     this.topic = topic;
@@ -26,10 +27,10 @@ final class Record {
     this.value = value;
     this.timestamp = timestamp;
     this.headers = headers;
+    this.size = sizeOf(key, value, headers);
   }
 
-  /** Bytes of key, value and headers, as {@code limits.py} counts them. */
-  long size() {
+  private static long sizeOf(byte[] key, byte[] value, Header[] headers) {
     long size = (long) length(key) + length(value);
     for (Header header : headers) {
       size += (long) length(header.key) + length(header.value) + AROUND_HEADER;

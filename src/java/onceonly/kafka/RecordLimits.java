@@ -74,7 +74,7 @@ final class RecordLimits {
   }
 
   private void checkSize(Record record, long row) throws WriterError {
-    long size = record.size();
+    long size = record.size;
     if (size + BATCH + AROUND <= largest) {
       return;
     }

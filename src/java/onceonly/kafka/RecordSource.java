@@ -19,7 +19,8 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * A data source of the committed records in given ranges of topics: {@code spark.read.format("onceonly.kafka.RecordSource")}.
+ * A data source of the committed records in given ranges of topics: {@code
+ * spark.read.format("onceonly.kafka.RecordSource")}.
  *
  * <p>Its options are {@code ranges}, as JSON: by topic and partition the first offset, and the one after the last;
  * {@code patience}, in seconds; and {@code kafka.*}, settings of the Java client, with the login in them. Spark's own

@@ -43,7 +43,7 @@ final class RecordWriter implements DataWriter<InternalRow> {
       open();
     }
     rows++;
-    bytes += record.size();
+    bytes += record.size;
     hashes += record.hash();
     if (spool != null) {
       spool.write(record);

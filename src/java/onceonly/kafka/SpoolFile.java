@@ -102,7 +102,7 @@ final class SpoolFile implements Closeable {
     if (headerKey != null) {
       write(record.headers);
     }
-    collected += record.size() + AROUND_RECORD;
+    collected += record.size + AROUND_RECORD;
     if (collected >= ROW_GROUP) {
       writeRowGroup();
     }
