@@ -106,7 +106,7 @@ $(SITE): requirements-docs.lock
 	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.lock
 	@touch $@
 
-$(WRITER): $(wildcard src/java/onceonly/*/*.java) tools/compile_java.py src/onceonly/spark/jars/ivy.xml | $(SELF)
+$(WRITER): $(shell find src/java -name '*.java') tools/compile_java.py src/onceonly/spark/jars/ivy.xml | $(SELF)
 	ONCEONLY_JARS=.jars $(BIN)/onceonly jars fetch spark compiler
 	ONCEONLY_JARS=.jars $(BIN)/python tools/compile_java.py
 	@touch $@

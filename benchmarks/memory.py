@@ -18,7 +18,7 @@ from benchmarks.world import PARTITIONS, TOPIC, create, fill, world
 from onceonly.runtime.live_services import LiveServices
 
 SIZES = (3_000_000, 30_000_000)  # rows
-HEAP = 1024  # MiB, of the driver and of the executor
+HEAP = 512  # MiB, of the driver and of the executor; Spark asks for 450. A larger one is filled before it is collected
 CORES = 2
 JVMS = {  # by what their process is: the class that it runs
     "driver": "org.apache.spark.deploy.SparkSubmit",

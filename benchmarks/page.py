@@ -101,7 +101,10 @@ def _found(goal: goals.Goal) -> Mapping[str, Any] | None:
 def _verdict(goal: goals.Goal, found: float) -> str:
     if goal.met(found):
         return "met"
-    return f"**missed** by {100 * goal.missed_by(found):,.0f} %" if goal.bound else "**missed**"
+    if not goal.bound:
+        return "**missed**"
+    share = f"{100 * goal.missed_by(found):,.0f}"
+    return f"**missed** by {'less than 1' if share == '0' else share} %"
 
 
 def _shares() -> Iterator[tuple[str, float, str]]:
