@@ -55,9 +55,10 @@ def holding(folder: Path, again: Sequence[int] = ()) -> Iterator[Held]:
     folder.mkdir()
     held = Held(folder)
     by_python, by_jvm = python_writer._stage_part, jvm_writer.run
+    slowly = waiting(folder, again)  # made here: it is sent to workers whole, while a name of this module is not there
 
     def stage_part(job: Any, part: int, batches: Any) -> Any:
-        return by_python(job, part, waiting(folder, again)(batches))
+        return by_python(job, part, slowly(batches))
 
     def run(job: Any, rows: Any, settings: Any) -> Any:
         return by_jvm(job, rows.mapInArrow(waiting(folder, again, until_written(job)), rows.schema), settings)
