@@ -144,7 +144,8 @@ def make_project(folder: Path, bootstrap: str, spark: str, topic: str) -> Projec
 def produce(project: Project, numbers: Iterable[int], times: Mapping[int, datetime] | None = None) -> None:
     from confluent_kafka import Producer
 
-    producer = Producer({"bootstrap.servers": project.bootstrap})
+    # Idempotent: otherwise a retry may change the order, and a test would blame the pipeline for it
+    producer = Producer({"bootstrap.servers": project.bootstrap, "enable.idempotence": True})
     for number in numbers:
         time = (times or {}).get(number, START)
         stamp = int(time.timestamp() * 1000)
