@@ -120,7 +120,7 @@ class Cluster:
         Raises:
             InvalidPipeline: no such topic, or no permission to describe it.
         """
-        if config := self._config("TOPIC", topic, None):
+        if config := self._topic_settings(topic):
             return config
         raise InvalidPipeline(
             f"topic '{topic}' cannot be described on {self._client.address}.",
@@ -157,12 +157,9 @@ class Cluster:
 
     def _smallest_value(self, key: str) -> int:
         """Return the smallest of the brokers' values of a setting."""
-        brokers, values = self.list_brokers(), []
-        for broker in brokers:
-            text = self._config("BROKER", str(broker), [key]).get(key)
-            if text is not None:
-                values.append(int(text))
-        if len(values) < len(brokers) or not values:
+        texts = self._client.call(lambda: self._read_from_brokers(key))
+        values = [int(text) for text in texts if text is not None]
+        if len(values) < len(texts) or not values:
             raise InvalidPipeline(
                 f"the configuration of the brokers at {self._client.address} cannot be described.",
                 "DescribeConfigs on the Cluster is not granted to this client.",
@@ -192,12 +189,25 @@ class Cluster:
             return int(self.read_topic_config(topic)["min.insync.replicas"])
         return 0
 
-    def _config(self, kind: str, name: str, keys: list[str] | None) -> dict[str, str]:
+    async def _read_from_brokers(self, key: str) -> list[str | None]:
+        """Return each live broker's value of a setting; None: it may not be described.
+
+        They are listed here, so that a retry does not ask one that has gone.
+        """
         from kafka.admin import ConfigResource
 
-        resource = ConfigResource(kind, name, keys)
+        names = [str(broker) for broker in await self._client.brokers()]
+        resources = [ConfigResource("BROKER", name, [key]) for name in names]
+        configs = await self._client.admin._async_describe_configs(resources, config_filter="all")
+        return [configs["broker"][name].get(key, {}).get("value") for name in names]
+
+    def _topic_settings(self, name: str) -> dict[str, str]:
+        """Return all settings of a topic; empty: they may not be described."""
+        from kafka.admin import ConfigResource
+
+        resource = ConfigResource("TOPIC", name)
         configs = self._client.call(lambda: self._client.admin._async_describe_configs([resource], config_filter="all"))
-        return {key: setting["value"] for key, setting in configs[kind.lower()][name].items()}
+        return {key: setting["value"] for key, setting in configs["topic"][name].items()}
 
 
 def _why_it_refuses(partition: Mapping[str, Any], needed: int) -> str:
