@@ -10,6 +10,7 @@ import logging
 import warnings
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache, cached_property
 from time import monotonic, sleep
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from onceonly.loggers import quiet
 from onceonly.waits import wait_for
 
 ADMIN_TIMEOUT_SECONDS = 10.0  # seconds, for one request and all its retries
+FAILOVER = 3  # times as long, if a broker died: the others name it until its session ends, by default after 9 seconds
 PAUSE = 0.01, 1.0  # seconds between retries: the first, the longest
 DEFAULTS: Mapping[str, Any] = {
     "client_id": "onceonly",
@@ -67,18 +69,22 @@ class BrokerClient:
 
         Args:
             request: a coroutine function, run on the client's own thread.
-            timeout: seconds, 10 by default; after them the request is dropped.
+            timeout: seconds, 10 by default; after them the request is dropped, or after `FAILOVER` times as many if
+                the broker that it goes to has gone, and another answers.
         Raises:
             NotCommitted: no response in time, or an error that a retry does not fix.
         """
         from kafka.errors import KafkaError
 
-        deadline, pause, is_retry = monotonic() + (timeout or self.timeout), PAUSE[0], False
+        start, limit = monotonic(), timeout or self.timeout
+        deadline, pause, is_retry = start + limit, PAUSE[0], False
         with wait_for(f"the Kafka broker at {self.address}"):
             while True:
                 try:
                     return self._call_once(request, deadline, is_retry)
                 except KafkaError as error:
+                    if deadline < monotonic() + pause < start + FAILOVER * limit and self._is_failing_over(error):
+                        deadline = start + FAILOVER * limit
                     if not _is_transient(error) or monotonic() + pause > deadline:
                         raise self._error_for_caller(error) from error
                 sleep(pause)
@@ -207,6 +213,15 @@ class BrokerClient:
 
         result: T = manager.run(attempt_in_time)
         return result
+
+    def _is_failing_over(self, error: Exception) -> bool:
+        """Return whether a broker does not accept connections, and another one answers."""
+        from kafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError
+
+        if isinstance(error, (KafkaConnectionError, NodeNotReadyError)):
+            with suppress(KafkaError):
+                return bool(self._call_once(self.brokers, monotonic() + 1.0, is_retry=False))
+        return False
 
     def _error_for_caller(self, error: Exception) -> NotCommitted:
         """Return the error of this project that tells of an error of kafka-python."""

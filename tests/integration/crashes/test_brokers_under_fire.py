@@ -267,7 +267,8 @@ def test_two_of_three_are_down_over_a_commit(
 
 
 def test_too_few_copies_for_the_markers_of_a_commit(make: Make, three: Brokers) -> None:
-    copy = make(min_insync_replicas="3")
+    """The leaders stay, and know how far their logs are replicated: it is decided, and nothing can be written."""
+    copy = make(led_by=(2, 3), min_insync_replicas="3")
     copy.stage()
     three.kill(1)
     told = committed_or_unknown(copy)
@@ -275,6 +276,29 @@ def test_too_few_copies_for_the_markers_of_a_commit(make: Make, three: Brokers) 
     assert copy.now().waiting == ("copy",)
     all_is_well(copy, three)
     assert copy.replaced() == []
+
+
+def test_too_few_copies_for_new_leaders_to_know_the_ends_of_their_logs(make: Make, three: Brokers) -> None:
+    """A new leader that was not told before knows it when all copies are back: that may be found before the decision,
+    or it knows, and the markers are what cannot be written."""
+    copy = make(led_by=(1,), min_insync_replicas="3")
+    copy.stage()
+    three.kill(1)
+    told = committed_or_not_decided(copy)
+    assert "min.insync.replicas" in told
+    all_is_well(copy, three)
+    assert copy.replaced() == []
+
+
+def committed_or_not_decided(copy: Copy) -> str:
+    """Or a commit does not know whether it could publish, and decides nothing. Returns what it said."""
+    try:
+        return committed_or_unknown(copy)
+    except NotCommitted as error:
+        assert error.code == "no-answer"
+        assert copy.now().state is State.STAGED
+        print(error)
+        return str(error)
 
 
 def test_too_few_copies_for_rows(make: Make, three: Brokers) -> None:

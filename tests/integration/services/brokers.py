@@ -111,10 +111,15 @@ class Brokers:
 
     # ---- topics
 
-    def topic(self, name: str, partitions: int = 4, **config: str) -> str:
+    def topic(self, name: str, partitions: int = 4, led_by: Sequence[int] = (1, 2, 3), **config: str) -> str:
+        """Make a topic whose partitions are led by these brokers in turn."""
         settings = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in config.items()}}
+        leaders = [led_by[number % len(led_by)] for number in range(partitions)]
+        copies = [[leader, *(node for node in self.nodes if node != leader)] for leader in leaders]
         admin = self.admin  # until it has answered
-        for made in admin.create_topics([NewTopic(name, partitions, COPIES, config=settings)]).values():
+        for made in admin.create_topics(
+            [NewTopic(name, partitions, replica_assignment=copies, config=settings)]
+        ).values():
             made.result(PATIENCE)
         until(lambda: len(self.leaders(name)) == partitions, PATIENCE, f"leaders of {name}")
         return name
