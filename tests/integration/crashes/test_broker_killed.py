@@ -28,6 +28,7 @@ def test_a_leader_and_coordinator_is_killed_between_stage_and_commit(
     three: Brokers, tmp_path: Path, broker: str, spark_server: str
 ) -> None:
     """The two that are left publish every row, and nothing holds up a reader."""
+    three.start()  # also the one that the test before has killed
     name = uuid.uuid4().hex[:8]
     out, sink = three.topic(f"out-{name}"), {"bootstrap": three.bootstrap}
     copy = make_copy(tmp_path, broker, spark_server, f"in_{name}", "staged", out=out, sink=sink, few=True)
