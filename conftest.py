@@ -35,7 +35,9 @@ settings.register_profile("onceonly", deadline=None)  # no test depends on speed
 settings.load_profile("onceonly")
 
 HOME = pytest.StashKey[Path]()
-SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # less to compile and to collect: an eighth of the work
+# Less to compile and to collect: an eighth of the work. Without the second compiler a JVM has room for 48 MB of code
+# only, and a server of thousands of queries spent a fifth of its time on making room.
+SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:ReservedCodeCacheSize=256m")
 LONG = ("test_tutorial.py", "test_repair_pages.py", "test_wheel.py")  # one test of minutes each: begun first
 
 

@@ -15,6 +15,7 @@ from patience import PATIENCE
 
 from onceonly.checkpoint.model import Handle, Transaction
 from onceonly.dev.services import machine
+from onceonly.kafka import admin as kafka_admin
 from onceonly.kafka.admin import BrokerClient
 from onceonly.kafka.transactions import Transactions
 from onceonly.sinks.kafka.handle import KafkaHandle, Tx
@@ -110,12 +111,13 @@ def accept_only_tiny_records(target: Any, handle: Handle, txn: Transaction) -> U
 
 
 def lose_connection(target: Any, handle: Handle, txn: Transaction) -> Undo:
-    patient = BrokerClient.timeout
+    impatient = pytest.MonkeyPatch()
     object.__setattr__(target, "sink_bootstrap", f"127.0.0.1:{machine.free_port()}")
-    BrokerClient.timeout = 1.0
+    impatient.setattr(BrokerClient, "timeout", 1.0)
+    impatient.setitem(kafka_admin.DEFAULTS, "bootstrap_timeout_ms", 1000)  # type: ignore[misc]
 
     def connect() -> None:
-        BrokerClient.timeout = patient
+        impatient.undo()
         object.__setattr__(target, "sink_bootstrap", "")
 
     return connect

@@ -247,7 +247,7 @@ def abort(copy: Copy, topic: str, partition: int, start: int) -> None:
             )
 
 
-@pytest.mark.parametrize("api", [INIT_PRODUCER_ID, PRODUCE])
+@pytest.mark.parametrize("api", [pytest.param(INIT_PRODUCER_ID, marks=pytest.mark.heavy), PRODUCE])
 def test_what_a_failed_commit_could_not_send_is_never_sent(
     make: Make, proxy: Proxy, own: FarBroker, broker: str, monkeypatch: pytest.MonkeyPatch, api: int
 ) -> None:

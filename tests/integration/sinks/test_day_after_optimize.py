@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from itertools import count
+from collections.abc import Iterator
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -183,8 +184,14 @@ EDITS = {
 }
 
 
-@pytest.mark.parametrize("vectors", [False, True], ids=["files", "vectors"])
-@pytest.mark.parametrize("edit", EDITS)
+def edits() -> Iterator[Any]:
+    """Each edit in both ways to store it; `make test` takes it in one of them."""
+    for edit, way in product(EDITS, ("files", "vectors")):
+        is_taken = (way == "files") == (edit == "UPDATE")
+        yield pytest.param(edit, way == "vectors", id=f"{edit}-{way}", marks=[] if is_taken else [pytest.mark.heavy])
+
+
+@pytest.mark.parametrize(("edit", "vectors"), list(edits()))
 def test_what_others_did_to_its_rows_is_not_undone_silently(
     tmp_path: Path, spark: Any, edit: str, vectors: bool
 ) -> None:
@@ -214,8 +221,15 @@ def enable_vectors(lake: Lake) -> None:
     lake.sql("ALTER TABLE {} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
 
 
-@pytest.mark.parametrize("expired", [False, True])
-@pytest.mark.parametrize("vectors", [False, True], ids=["files", "vectors"])
+@pytest.mark.parametrize(
+    ("vectors", "expired"),
+    [
+        pytest.param(False, False, id="files-False", marks=pytest.mark.heavy),
+        pytest.param(False, True, id="files-True"),
+        pytest.param(True, False, id="vectors-False"),
+        pytest.param(True, True, id="vectors-True", marks=pytest.mark.heavy),
+    ],
+)
 def test_rows_of_others_that_were_deleted_stay_deleted(
     tmp_path: Path, spark: Any, vectors: bool, expired: bool
 ) -> None:

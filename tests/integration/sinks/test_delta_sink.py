@@ -303,7 +303,13 @@ def test_vacuum_keeps_what_is_published_and_what_it_takes_is_not_half_published(
     assert (DeltaTable(delta.uri).transaction_version(waiting["app_id"]), delta.ns()) == (0x100000001, [0, 1, 2])
 
 
-@pytest.mark.parametrize("feature", [None, "column mapping"], ids=["in process", "through Spark"])
+@pytest.mark.parametrize(
+    "feature",
+    [
+        pytest.param(None, id="in process"),
+        pytest.param("column mapping", id="through Spark", marks=pytest.mark.heavy),
+    ],
+)
 def test_running_vacuum_takes_nothing_published(delta, feature):
     """Its list was made before the commit, and holds the staged files: they are copied to new names."""
     if feature:

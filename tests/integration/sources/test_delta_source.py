@@ -134,7 +134,10 @@ def test_changes_are_read_by_the_change_data_feed(table: Table, spark: Any) -> N
     ]
 
 
-@pytest.mark.parametrize("writer", ["delta-rs", "spark", "spark with deletion vectors"])
+WRITERS = ["delta-rs", pytest.param("spark", marks=pytest.mark.heavy), "spark with deletion vectors"]
+
+
+@pytest.mark.parametrize("writer", WRITERS)
 def test_each_row_comes_once_however_deletions_lie_in_the_ranges(table: Table, spark: Any, writer: str) -> None:
     """Whatever the ranges are: a deletion is before, between or after what they add, and of rows or of whole files."""
     vectors = str(writer == "spark with deletion vectors").lower()
