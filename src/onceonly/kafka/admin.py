@@ -69,22 +69,23 @@ class BrokerClient:
 
         Args:
             request: a coroutine function, run on the client's own thread.
-            timeout: seconds, 10 by default; after them the request is dropped, or after `FAILOVER` times as many if
-                the broker that it goes to has gone, and another answers.
+            timeout: seconds, 10 by default; after them the request is dropped. If the broker that it goes to accepts no
+                connection while another answers, it is dropped after `FAILOVER` times as many.
         Raises:
             NotCommitted: no response in time, or an error that a retry does not fix.
         """
         from kafka.errors import KafkaError
 
         start, limit = monotonic(), timeout or self.timeout
-        deadline, pause, is_retry = start + limit, PAUSE[0], False
+        deadline, last_deadline = start + limit, start + FAILOVER * limit
+        pause, is_retry = PAUSE[0], False
         with wait_for(f"the Kafka broker at {self.address}"):
             while True:
                 try:
                     return self._call_once(request, deadline, is_retry)
                 except KafkaError as error:
-                    if deadline < monotonic() + pause < start + FAILOVER * limit and self._is_failing_over(error):
-                        deadline = start + FAILOVER * limit
+                    if deadline < monotonic() + pause < last_deadline and self._is_failing_over(error):
+                        deadline = last_deadline
                     if not _is_transient(error) or monotonic() + pause > deadline:
                         raise self._error_for_caller(error) from error
                 sleep(pause)
@@ -215,7 +216,7 @@ class BrokerClient:
         return result
 
     def _is_failing_over(self, error: Exception) -> bool:
-        """Return whether a broker does not accept connections, and another one answers."""
+        """Return whether the error is that of a broker that accepts no connection, while the cluster answers."""
         from kafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError
 
         if isinstance(error, (KafkaConnectionError, NodeNotReadyError)):

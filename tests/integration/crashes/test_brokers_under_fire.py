@@ -279,8 +279,10 @@ def test_too_few_copies_for_the_markers_of_a_commit(make: Make, three: Brokers) 
 
 
 def test_too_few_copies_for_new_leaders_to_know_the_ends_of_their_logs(make: Make, three: Brokers) -> None:
-    """A new leader that was not told before knows it when all copies are back: that may be found before the decision,
-    or it knows, and the markers are what cannot be written."""
+    """A leader that was not told in time knows it only when all copies are back, and nothing is decided until then.
+
+    One that was told lets it be decided, and cannot write the markers.
+    """
     copy = make(led_by=(1,), min_insync_replicas="3")
     copy.stage()
     three.kill(1)
@@ -291,7 +293,7 @@ def test_too_few_copies_for_new_leaders_to_know_the_ends_of_their_logs(make: Mak
 
 
 def committed_or_not_decided(copy: Copy) -> str:
-    """Or a commit does not know whether it could publish, and decides nothing. Returns what it said."""
+    """A commit ends, says that it does not know, or decides nothing. Returns what it said."""
     try:
         return committed_or_unknown(copy)
     except NotCommitted as error:

@@ -117,9 +117,8 @@ class Brokers:
         leaders = [led_by[number % len(led_by)] for number in range(partitions)]
         copies = [[leader, *(node for node in self.nodes if node != leader)] for leader in leaders]
         admin = self.admin  # until it has answered
-        for made in admin.create_topics(
-            [NewTopic(name, partitions, replica_assignment=copies, config=settings)]
-        ).values():
+        topic = NewTopic(name, partitions, replica_assignment=copies, config=settings)
+        for made in admin.create_topics([topic]).values():
             made.result(PATIENCE)
         until(lambda: len(self.leaders(name)) == partitions, PATIENCE, f"leaders of {name}")
         return name
