@@ -18,7 +18,7 @@ from integration.readers.kafka_reader import until
 from integration.services.hdfs import Hdfs
 from integration.services.s3 import S3
 from integration.services.store_server import KEY, StoreServer
-from integration.services.stores import SERVERS, running
+from integration.services.stores import SERVERS, on_most, running
 from interruptible import CLI
 from patience import PATIENCE
 
@@ -92,6 +92,7 @@ def test_a_store_is_believed_only_as_far_as_it_keeps_its_word(
     assert names_below(uri) == ["theirs"]
 
 
+@on_most
 def test_sixteen_processes_probe_for_some_seconds(store: StoreServer, monkeypatch: pytest.MonkeyPatch) -> None:
     use(store.environment, monkeypatch)
     uri = store.uri("sixteen")
@@ -122,6 +123,7 @@ def test_hdfs_keeps_its_promises(hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch) ->
     assert hdfs.files(f"{hdfs.root}/probed") in ([], ["/probed"])
 
 
+@on_most
 def test_tasks_of_spark_probe_as_processes_do(
     store: StoreServer, spark_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

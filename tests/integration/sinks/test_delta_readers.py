@@ -26,7 +26,12 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "merge": {"merge": Merge(["id"], ["at"])},
     "replace": {"partition_by": ["part"], "replace": PARTITIONS},
 }
-HEAVY = [pytest.param(way, seed, marks=pytest.mark.heavy) for way in WAYS for seed in (2, 3)]
+HEAVY = [
+    pytest.param(way, seed, marks=pytest.mark.heavy)
+    for way in WAYS
+    for seed in (1, 2, 3)
+    if (way, seed) != ("merge", 1)
+]
 
 
 class Lake:
@@ -45,7 +50,7 @@ class Lake:
         assert not writer.commit(handle, epoch, NEVER).already
 
 
-@pytest.mark.parametrize(("way", "seed"), [("append", 1), ("merge", 1), *HEAVY])
+@pytest.mark.parametrize(("way", "seed"), [("merge", 1), *HEAVY])
 def test_every_reader_finds_the_same_rows(
     spark: Any, tmp_path: Path, way: str, seed: int, record_property: Any
 ) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -513,7 +514,14 @@ def test_an_empty_range_is_decoded_to_the_same_columns(topic: Topic, tmp_path: P
 # --- what cannot be decoded
 
 
-@pytest.mark.parametrize("column", ["value", "value.carrier", "value.delay"])
+def readers_and_columns() -> Iterator[Any]:
+    """Both readers with each column that is asked for; of the second, `make test` asks for all columns at once."""
+    for reader, column in product(("jar", "connector"), ("value", "value.carrier", "value.delay")):
+        is_taken = reader == "jar" or column == "value"
+        yield pytest.param(reader, column, marks=[] if is_taken else [pytest.mark.heavy])
+
+
+@pytest.mark.parametrize(("spark", "column"), list(readers_and_columns()), indirect=["spark"])
 @pytest.mark.parametrize(
     "bad",
     [
