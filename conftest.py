@@ -38,13 +38,15 @@ HOME = pytest.StashKey[Path]()
 # Less to compile and to collect: an eighth of the work. Without the second compiler a JVM has room for 48 MB of code
 # only, and a server of thousands of queries spent a fifth of its time on making room.
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:ReservedCodeCacheSize=256m")
+# Each task would compile code of its own to read Delta's log: a quarter of the server's work.
+INTERPRETED = "-Dspark.sql.codegen.factoryMode=NO_CODEGEN"  # what is outside of a stage's code
 LONG = ("test_tutorial.py", "test_repair_pages.py", "test_wheel.py")  # one test of minutes each: begun first
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Where the services of this run live, which may start slowly; and SIGTERM runs the teardown, as Ctrl-C does."""
     Service.seconds_to_start = SparkConnect.seconds_to_start = PATIENCE
-    SparkConnect.java_options = SHORT_LIVED
+    SparkConnect.java_options = (*SHORT_LIVED, INTERPRETED)
     KafkaBroker.java_options = (*KafkaBroker.java_options, *SHORT_LIVED)
     os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIVED[0])  # a driver of its own may have another collector
     signal.signal(signal.SIGTERM, signal.default_int_handler)
