@@ -38,8 +38,9 @@ HOME = pytest.StashKey[Path]()
 # Less to compile and to collect: an eighth of the work. Without the second compiler a JVM has room for 48 MB of code
 # only, and a server of thousands of queries spent a fifth of its time on making room.
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:ReservedCodeCacheSize=256m")
-# Each task would compile code of its own to read Delta's log: a quarter of the server's work.
-INTERPRETED = "-Dspark.sql.codegen.factoryMode=NO_CODEGEN"  # what is outside of a stage's code
+# Spark compiles whole stages, as by default, and interprets the expressions outside of them. It would compile those for
+# each task that reads Delta's log: a quarter of the server's CPU in tests of Delta.
+INTERPRETED = "-Dspark.sql.codegen.factoryMode=NO_CODEGEN"
 LONG = ("test_tutorial.py", "test_repair_pages.py", "test_wheel.py")  # one test of minutes each: begun first
 
 

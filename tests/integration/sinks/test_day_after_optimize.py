@@ -185,7 +185,7 @@ EDITS = {
 
 
 def edits() -> Iterator[Any]:
-    """Each edit in both ways to store it; `make test` takes one with each way."""
+    """Each edit in both ways to store it; `make test` takes one edit in each."""
     for edit, way in product(EDITS, ("files", "vectors")):
         is_taken = (edit, way) in (("UPDATE", "files"), ("MERGE", "vectors"))
         yield pytest.param(edit, way == "vectors", id=f"{edit}-{way}", marks=[] if is_taken else [pytest.mark.heavy])
