@@ -17,7 +17,8 @@ from onceonly import redaction
 from onceonly.airflow.versions import AirflowNotFoundException
 from onceonly.errors import InvalidPipeline
 from onceonly.kafka import airflow_connections
-from onceonly.runtime import client_job, spark_connection, spark_master
+from onceonly.runtime import spark_connection, spark_master
+from onceonly.runtime.client_job import InterruptibleServices
 from onceonly.runtime.live_services import LiveServices
 from onceonly.runtime.spark_connection import SparkConnection, parse_connection
 from onceonly.settings import Settings
@@ -93,25 +94,23 @@ def read_spark_connection(conn_id: str) -> SparkConnection:
 
 
 @dataclass
-class GateServices(LiveServices):
+class GateServices(InterruptibleServices):
     """Services whose Spark is that of an Airflow connection."""
 
     target: SparkConnection = field(default_factory=SparkConnection)
-    session_opened: bool = False
 
-    def spark(self, records: int | None = None) -> Any:
+    def open_session(self, records: int | None) -> Any:
         from onceonly.spark.session import session
 
         spark_master.require_master(self.target)
         if not self.target.remote:
             stay_here()
-        self.session_opened = True
         return session(self.settings, {"spark.master": self.target.master} | self.target.conf, records)
 
     def end(self) -> None:
         """End what a Connect server does for this process; a session of the process's own ends with it."""
-        if self.session_opened and self.target.remote:
-            client_job.interrupt(self)
+        if self.target.remote:
+            self.interrupt()
 
 
 def open_gate_services(plain: LiveServices, conn_id: str) -> GateServices:

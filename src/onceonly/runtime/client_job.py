@@ -13,8 +13,8 @@ import subprocess
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from onceonly import redaction
 from onceonly.checkpoint.model import Checkpoint
@@ -46,6 +46,25 @@ def make_stage_job(spark: SparkConnection, say: Say, notify: Notify, connections
     return SubmitJob(spark, say, connections)
 
 
+@dataclass
+class InterruptibleServices(LiveServices):
+    """Services that interrupt what a Connect server does for the session that they opened, and for no other."""
+
+    opened: Any = field(default=None, init=False)
+
+    def spark(self, records: int | None = None) -> Any:
+        self.opened = self.open_session(records)
+        return self.opened
+
+    def open_session(self, records: int | None) -> Any:
+        return super().spark(records)
+
+    def interrupt(self) -> None:
+        """Interrupt it; returns at once. From a thread: a signal handler may have interrupted its client."""
+        if self.opened is not None:
+            threading.Thread(target=self.opened.interruptAll, daemon=True).start()
+
+
 class StageJob(Protocol):
     """A stage that runs, or is about to."""
 
@@ -64,24 +83,17 @@ class ConnectJob:
     say: Say
     notify: Notify
     connections: Lookup
+    services: InterruptibleServices | None = None
 
     def run(self, name: str, epoch: int, owner: str) -> None:
-        services = self._services()
-        stage(services, open_coordinator(services, log=self.notify), name, epoch, owner, self.say)
+        settings = replace(Settings.from_env(), spark_remote=self.spark.remote)
+        self.services = InterruptibleServices(settings, self.connections)
+        coordinator = open_coordinator(self.services, log=self.notify)
+        stage(self.services, coordinator, name, epoch, owner, self.say)
 
     def end(self) -> None:
-        interrupt(self._services())
-
-    def _services(self) -> LiveServices:
-        return LiveServices(replace(Settings.from_env(), spark_remote=self.spark.remote), self.connections)
-
-
-def interrupt(services: LiveServices) -> None:
-    """Interrupt what the Connect server does for this process's session, and for no other.
-
-    From a thread: a signal handler may have interrupted its client.
-    """
-    threading.Thread(target=lambda: services.spark().interruptAll(), daemon=True).start()
+        if self.services:
+            self.services.interrupt()
 
 
 @dataclass

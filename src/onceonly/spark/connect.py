@@ -64,6 +64,24 @@ def address(remote: str, home: Path) -> str:
     return remote
 
 
+def open_session(remote: str, home: Path) -> Any:
+    """Return the process's session; a new one if there is none, or if it has ended.
+
+    A session ends when the server starts again or refuses its token, and after a check of the server. PySpark keeps the
+    ended one as the process's, and then gives each caller a session that no other finds, not even to interrupt it.
+    """
+    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    with ConnectSession._lock:  # not around the builder, which takes two others before it
+        if ConnectSession._get_default_session() is None:
+            ConnectSession._default_session = None
+    builder: Any = SparkSession.builder
+    connected = builder.remote(address(remote, home)).getOrCreate()
+    limit_retries(connected.client)
+    return connected
+
+
 def name_server(remote: str) -> str:
     """Name the server as what is waited for, without its options: a token may be among them."""
     return f"the Spark Connect server at {remote.partition('/;')[0]}"

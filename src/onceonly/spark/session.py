@@ -38,9 +38,7 @@ def session(
         check.refuse_connect()
         from onceonly.spark import connect
 
-        remote: Any = SparkSession.builder.remote(connect.address(settings.spark_remote, settings.home))
-        connected: SparkSession = remote.getOrCreate()
-        connect.limit_retries(connected.client)
+        connected: SparkSession = connect.open_session(settings.spark_remote, settings.home)
         with (
             wait_for(connect.name_server(settings.spark_remote)),
             connect.explain_refused_token(settings.spark_remote, connected.client),

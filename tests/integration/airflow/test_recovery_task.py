@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 from codes import raises
 from deltalake import DeltaTable
+from patience import PATIENCE
 from unit.world import World
 
 from onceonly.airflow import runs
@@ -24,6 +27,7 @@ from onceonly.errors import CannotPublish, Fenced, InDoubt, InvalidPipeline, Not
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sinks import DeltaSink
 from onceonly.runtime.job_report import Report
+from onceonly.settings import Settings
 from onceonly.statetable import location
 from onceonly.views import summary
 
@@ -210,13 +214,17 @@ def test_80_percent_of_a_time_out_is_a_warning_beside_an_error(
 def test_recovery_asks_the_spark_of_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not that of its own machine, where there may be none; and no connection as long as it needs no Spark."""
     from onceonly.airflow import recovery_dag
-    from onceonly.runtime import client_job
     from onceonly.spark import session
 
     asked: list[Any] = []
-    interrupted: list[Any] = []
-    monkeypatch.setattr(session, "session", lambda settings, more, _: asked.append((settings.spark_remote, more)))
-    monkeypatch.setattr(client_job, "interrupt", interrupted.append)
+    interrupted = threading.Event()
+    opened = SimpleNamespace(interruptAll=interrupted.set)
+
+    def open_session(settings: Settings, more: Mapping[str, str], _: int | None) -> Any:
+        asked.append((settings.spark_remote, more))
+        return opened
+
+    monkeypatch.setattr(session, "session", open_session)
     monkeypatch.setenv("SPARK_REMOTE", "sc://here")
     recover: Any = recovery_dag(schedule=None, spark_conn_id="elsewhere").get_task("recover")
     recover.on_kill()
@@ -227,7 +235,8 @@ def test_recovery_asks_the_spark_of_its_connection(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("AIRFLOW_CONN_ELSEWHERE", json.dumps({"conn_type": "spark", "host": "sc://there"}))
     parts.spark()
     recover.on_kill()
-    assert ([remote for remote, _ in asked], len(interrupted)) == (["sc://there"], 1)
+    assert interrupted.wait(PATIENCE)
+    assert [remote for remote, _ in asked] == ["sc://there"]
     named_by_default: Any = recovery_dag(schedule=None).get_task("recover")
     with socket.create_server(("127.0.0.1", 0)) as master:
         address = f"spark://127.0.0.1:{master.getsockname()[1]}"

@@ -224,23 +224,26 @@ def _gone(pid: int) -> bool:
 
 
 def test_on_kill_of_the_gate_interrupts_the_session_that_it_uses(monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupted: list[Any] = []
-    asked: list[Any] = []
+    opened: list[Any] = []
+    interrupted: list[int] = []
     operator = GateOperator(task_id="gate", pipeline="numbers", epoch=1)
+
+    def open_session(*_: object) -> Any:
+        number = len(opened)
+        opened.append(SimpleNamespace(interruptAll=lambda: interrupted.append(number)))
+        return opened[-1]
 
     def judge(parts: Any) -> Any:
         parts.spark()
-        asked.append(parts)
         operator.on_kill()
         return SimpleNamespace(pipeline="numbers", epoch=1, gate=None, verdict=None, is_held=False)
 
     monkeypatch.setattr(connections, "read_spark_connection", lambda _: SparkConnection(remote="sc://somewhere"))
-    monkeypatch.setattr(client_job, "interrupt", interrupted.append)
-    monkeypatch.setattr(session, "session", lambda *_: "a session")
+    monkeypatch.setattr(session, "session", open_session)
     monkeypatch.setattr(
         live_services, "open_coordinator", lambda parts, log: SimpleNamespace(gate=lambda *_: judge(parts))
     )
     operator.on_kill()  # before it has begun there is nothing to interrupt
     operator.execute({"ti": SimpleNamespace(dag_id="numbers", xcom_pull=lambda **_: "an owner"), "run_id": "a run"})
-    assert interrupted == asked
-    assert len(asked) == 1
+    assert wait_until(lambda: interrupted == [0], "it is interrupted", PATIENCE)
+    assert len(opened) == 1
