@@ -50,19 +50,22 @@ def make_stage_job(spark: SparkConnection, say: Say, notify: Notify, connections
 class InterruptibleServices(LiveServices):
     """Services that interrupt what a Connect server does for the session that they opened, and for no other."""
 
-    opened: Any = field(default=None, init=False)
+    session: Any = field(default=None, init=False)
 
     def spark(self, records: int | None = None) -> Any:
-        self.opened = self.open_session(records)
-        return self.opened
+        self.session = self.open_session(records)
+        return self.session
 
     def open_session(self, records: int | None) -> Any:
         return super().spark(records)
 
     def interrupt(self) -> None:
-        """Interrupt it; returns at once. From a thread: a signal handler may have interrupted its client."""
-        if self.opened is not None:
-            threading.Thread(target=self.opened.interruptAll, daemon=True).start()
+        """Interrupt it, if there is one; returns at once.
+
+        From a thread: a signal handler may have interrupted the session's client.
+        """
+        if self.session is not None:
+            threading.Thread(target=self.session.interruptAll, daemon=True).start()
 
 
 class StageJob(Protocol):

@@ -70,16 +70,21 @@ def open_session(remote: str, home: Path) -> Any:
     A session ends when the server starts again or refuses its token, and after a check of the server. PySpark keeps the
     ended one as the process's, and then gives each caller a session that no other finds, not even to interrupt it.
     """
-    from pyspark.sql import SparkSession
-    from pyspark.sql.connect.session import SparkSession as ConnectSession
+    from pyspark.sql.connect.session import SparkSession
 
-    with ConnectSession._lock:  # not around the builder, which takes two others before it
-        if ConnectSession._get_default_session() is None:
-            ConnectSession._default_session = None
-    builder: Any = SparkSession.builder
-    connected = builder.remote(address(remote, home)).getOrCreate()
+    with SparkSession._lock:  # not around the builder, which takes two other locks before this one
+        if SparkSession._get_default_session() is None:
+            SparkSession._default_session = None
+    connected = _builder(remote, home).getOrCreate()
     limit_retries(connected.client)
     return connected
+
+
+def _builder(remote: str, home: Path) -> Any:
+    from pyspark.sql import SparkSession
+
+    builder: Any = SparkSession.builder
+    return builder.remote(address(remote, home))
 
 
 def name_server(remote: str) -> str:
@@ -101,10 +106,7 @@ def require_session(remote: str, home: Path) -> bool:
         InvalidPipeline: the server refused the token, no session can be had from it, or it has another version of
             that jar.
     """
-    from pyspark.sql import SparkSession
-
-    builder: Any = SparkSession.builder
-    connected = builder.remote(address(remote, home)).create()
+    connected = _builder(remote, home).create()
     limit_retries(connected.client)
     place = remote.partition("/;")[0]
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -23,6 +22,7 @@ from onceonly.airflow import runs
 from onceonly.checkpoint.model import Checkpoint, State
 from onceonly.coordinator.coordinator import Coordinator
 from onceonly.coordinator.manual import Seen
+from onceonly.dev.demo.standalone import wait_until
 from onceonly.errors import CannotPublish, Fenced, InDoubt, InvalidPipeline, NotCommitted, OutcomeUnknown
 from onceonly.pipeline.gate import Gate
 from onceonly.pipeline.sinks import DeltaSink
@@ -217,8 +217,8 @@ def test_recovery_asks_the_spark_of_its_connection(monkeypatch: pytest.MonkeyPat
     from onceonly.spark import session
 
     asked: list[Any] = []
-    interrupted = threading.Event()
-    opened = SimpleNamespace(interruptAll=interrupted.set)
+    interrupted: list[Any] = []
+    opened = SimpleNamespace(interruptAll=lambda: interrupted.append(opened))
 
     def open_session(settings: Settings, more: Mapping[str, str], _: int | None) -> Any:
         asked.append((settings.spark_remote, more))
@@ -235,8 +235,8 @@ def test_recovery_asks_the_spark_of_its_connection(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("AIRFLOW_CONN_ELSEWHERE", json.dumps({"conn_type": "spark", "host": "sc://there"}))
     parts.spark()
     recover.on_kill()
-    assert interrupted.wait(PATIENCE)
-    assert [remote for remote, _ in asked] == ["sc://there"]
+    wait_until(lambda: interrupted, "the session is interrupted", PATIENCE)
+    assert ([remote for remote, _ in asked], len(interrupted)) == (["sc://there"], 1)
     named_by_default: Any = recovery_dag(schedule=None).get_task("recover")
     with socket.create_server(("127.0.0.1", 0)) as master:
         address = f"spark://127.0.0.1:{master.getsockname()[1]}"

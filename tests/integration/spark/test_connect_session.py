@@ -31,7 +31,7 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ours.stop()
 
 
-def check_all_find_the_same(settings: Settings) -> None:
+def check_all_threads_find_the_same(settings: Settings) -> None:
     first = session(settings)
     with ThreadPoolExecutor(1) as another:
         assert another.submit(session, settings).result() is first
@@ -58,7 +58,7 @@ def test_after_a_session_has_ended_all_threads_find_the_same(
 ) -> None:
     settings = Settings.from_env({"SPARK_REMOTE": spark_server, "ONCEONLY_HOME": str(tmp_path)})
     before(settings, monkeypatch)
-    check_all_find_the_same(settings)
+    check_all_threads_find_the_same(settings)
 
 
 class SameToken(SparkConnect):
@@ -83,7 +83,7 @@ def test_after_the_server_has_started_again_all_threads_find_the_same(
         assert start_server(tmp_path, port) == port
         with pytest.raises(Exception, match="session"):
             before.range(3).count()
-        check_all_find_the_same(settings)
+        check_all_threads_find_the_same(settings)
         session(settings).stop()
     finally:
         server.daemon.stop()
